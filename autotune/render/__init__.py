@@ -1,0 +1,1 @@
+"""Pure renderers: a published document as the start-up settings of one serving engine."""

@@ -1,0 +1,1 @@
+"""Model checkpoints: from a name or a folder to a checked configuration and tensors."""

@@ -1,0 +1,214 @@
+"""Drafting with a language model: an independent draft, or the target's own first layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.drafters.base import Proposal
+from engine.kv_cache import KvCache, KvSnapshot
+from engine.layout import make_layout
+from engine.model import Transformer
+from engine.request import Sequence
+from engine.rng import Purpose, uniform
+from engine.sampling import check_logits, processed_probs, sample_from
+
+
+class ModelDrafter:
+    """An autoregressive drafter with its own keys and values.
+
+    It catches up lazily: tokens emitted since its last forward pass (the bonus token after a full
+    acceptance, or a stretch of rounds without drafting) are processed together with the newest
+    token at the next proposal, so idle rounds cost nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Transformer,
+        cache: KvCache,
+        *,
+        target_vocab_size: int,
+        shared_vocab_size: int,
+        num_weight_bytes: int,
+    ) -> None:
+        """Wrap a draft model.
+
+        Args:
+            name: Name in configurations and tables.
+            model: The draft; its vocabulary may be padded differently from the target's.
+            cache: Memory for the engine's slots.
+            target_vocab_size: Columns of the target's logits.
+            shared_vocab_size: Ids that mean the same token in both; only these are drafted.
+            num_weight_bytes: Bytes of weights that only this drafter needs.
+        """
+        self.name = name
+        self.model = model
+        self.cache = cache
+        self._target_vocab_size = target_vocab_size
+        self._shared_vocab_size = shared_vocab_size
+        self._num_weight_bytes = num_weight_bytes
+
+    def admit(self, slot: int, sequence: Sequence) -> None:
+        """Process all tokens but the newest."""
+        self.cache.lengths[slot] = 0
+        self._forward([slot], [sequence.tokens[:-1]], [0])
+        self.cache.lengths[slot] = len(sequence.tokens) - 1
+
+    def snapshot(self, slot: int) -> KvSnapshot | None:
+        """Copy out the slot's keys and values."""
+        return self.cache.snapshot(slot)
+
+    def restore(self, slot: int, sequence: Sequence, snapshot: KvSnapshot | None) -> None:
+        """Fill a slot from a snapshot of the same sequence, made at this length or later."""
+        if snapshot is None:
+            self.admit(slot, sequence)
+        else:
+            self.cache.restore(slot, snapshot, len(sequence.tokens) - 1)
+
+    def propose(
+        self,
+        slots: list[int],
+        sequences: list[Sequence],
+        limits: list[int],
+        draft_temperature: float | None,
+    ) -> Proposal:
+        """Draft one token at a time; rows whose limit is reached sit out."""
+        tokens: list[list[int]] = [[] for _ in slots]
+        temperatures = [
+            sequence.request.params.temperature
+            if draft_temperature is None or sequence.request.params.is_greedy
+            else draft_temperature
+            for sequence in sequences
+        ]
+        probs = None
+        if any(temperatures):
+            shape = (len(slots), max(limits), self._target_vocab_size)
+            probs = torch.zeros(shape, device=self.model.device)
+        rows = [row for row, limit in enumerate(limits) if limit > 0]
+        pending = {row: sequences[row].tokens[self.cache.lengths[slots[row]] :] for row in rows}
+        step = 0
+        while rows:
+            starts = [len(sequences[row].tokens) + step - len(pending[row]) for row in rows]
+            logits = self._forward(
+                [slots[row] for row in rows], [pending[row] for row in rows], starts
+            )
+            drawn = self._draw(logits, rows, sequences, temperatures, step, probs)
+            for row, token in zip(rows, drawn, strict=True):
+                tokens[row].append(token)
+                pending[row] = [token]
+            step += 1
+            rows = [row for row in rows if limits[row] > step]
+        for slot, sequence, drafted in zip(slots, sequences, tokens, strict=True):
+            if drafted:  # the last draft token is never processed
+                self._processed(slot, len(sequence.tokens) + len(drafted) - 1)
+        return Proposal(tokens, probs)
+
+    def ingest(self, slot: int, sequence: Sequence, target_hidden: Tensor) -> None:
+        """Keep what was computed for tokens that stand; the next proposal computes the rest."""
+        computed = self.cache.lengths[slot]
+        self.cache.lengths[slot] = min(computed, len(sequence.tokens) - 1)
+
+    @property
+    def num_bytes(self) -> int:
+        """Weights and cache."""
+        return self._num_weight_bytes + 2 * self.cache.keys.numel() * self.cache.keys.itemsize
+
+    def _processed(self, slot: int, length: int) -> None:
+        """Note that the cache holds the first `length` tokens, drafts included."""
+        self.cache.lengths[slot] = length
+
+    def _draw(
+        self,
+        logits: Tensor,
+        rows: list[int],
+        sequences: list[Sequence],
+        temperatures: list[float],
+        step: int,
+        probs: Tensor | None,
+    ) -> list[int]:
+        """Sample a token per row and record what it was drawn from in `probs`."""
+        if probs is None:
+            check_logits(logits)
+            return [int(token) for token in logits.argmax(dim=-1)]
+        params = [sequences[row].request.params for row in rows]
+        drawn_from = processed_probs(
+            logits,
+            [temperatures[row] for row in rows],
+            [p.top_k for p in params],
+            [p.top_p for p in params],
+        )
+        probs[rows, step] = drawn_from
+        uniforms = [
+            uniform(
+                sequences[row].request.params.seed,
+                sequences[row].round_index + 1,
+                len(sequences[row].tokens) + step,
+                Purpose.DRAFT,
+            )
+            for row in rows
+        ]
+        return [int(token) for token in sample_from(drawn_from, uniforms)]
+
+    def _forward(self, slots: list[int], tokens: list[list[int]], starts: list[int]) -> Tensor:
+        """Process new tokens of each row; logits [B, vocab] after each row's last one."""
+        model = self.model
+        layout = make_layout(
+            slots, starts, [len(part) for part in tokens], dtype=model.dtype, device=model.device
+        )
+        flat = torch.tensor([t for part in tokens for t in part], device=model.device)
+        hidden = model.forward(flat, layout, self.cache)
+        ends = torch.tensor(layout.row_ends, device=model.device) - 1
+        return self._on_target_vocabulary(model.logits(hidden[ends]))
+
+    def _on_target_vocabulary(self, logits: Tensor) -> Tensor:
+        """[B, draft vocab] -> [B, target vocab]; ids that are not shared get -inf."""
+        shared, wanted = self._shared_vocab_size, self._target_vocab_size
+        if logits.shape[1] == shared == wanted:
+            return logits
+        fitted = logits.new_full((logits.shape[0], wanted), float("-inf"))
+        fitted[:, :shared] = logits[:, :shared]
+        return fitted
+
+
+class LayerSkipDrafter(ModelDrafter):
+    """The target's first layers with its final norm and head: no weights of its own.
+
+    It works in the target's own cache: the keys and values of the first layers are the same for
+    both, so it never has to catch up, and the verify pass rewrites what it wrote.
+
+    Source: Zhang et al. 2023 (Draft & Verify), with a prefix of the layers.
+    """
+
+    def __init__(self, name: str, target: Transformer, target_cache: KvCache, num_layers: int):
+        """Cut the target after `num_layers`."""
+        vocab_size = target.config.vocab_size
+        super().__init__(
+            name,
+            target.first_layers(num_layers),
+            target_cache.first_layers(num_layers),
+            target_vocab_size=vocab_size,
+            shared_vocab_size=vocab_size,
+            num_weight_bytes=0,
+        )
+
+    def admit(self, slot: int, sequence: Sequence) -> None:
+        """The target's prefill has done it."""
+
+    def snapshot(self, slot: int) -> KvSnapshot | None:
+        """The target's snapshot holds everything."""
+        return None
+
+    def restore(self, slot: int, sequence: Sequence, snapshot: KvSnapshot | None) -> None:
+        """The target's snapshot holds everything."""
+
+    def ingest(self, slot: int, sequence: Sequence, target_hidden: Tensor) -> None:
+        """The engine commits the shared cache."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Everything is shared."""
+        return 0
+
+    def _processed(self, slot: int, length: int) -> None:
+        """Lengths belong to the target."""
