@@ -15,9 +15,9 @@ from autotune.traffic.records import SampledRequest
 from policies.types import WorkloadKey
 
 DEFAULT_SOURCE = "default"
-"""Source of the shipped workload: our own text, never a serving layer's traffic (see `Workload`)."""
+"""Source of the shipped workload: our own text, not anybody's traffic."""
 
-DEFAULT_SHA256 = ""
+DEFAULT_SHA256 = "4481ac0390ee83253b025b8c25d4a620d3c30922aaea55262bb25bb5580e17ed"
 """SHA-256 of the shipped file's bytes, fixed before anything was measured on it."""
 
 DEFAULT_MAX_REQUESTS = 10_000

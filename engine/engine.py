@@ -191,6 +191,8 @@ class Engine:
         batch_size: int,
         num_speculative_tokens: int = 0,
         draft_temperature: float | None = None,
+        record: bool = False,
+        on_round: Callable[[list[RowOutcome]], None] | None = None,
         on_finish: Callable[[int, Sequence], None] | None = None,
     ) -> tuple[list[Sequence], SpecDecodeCounters]:
         """Answer requests, keeping up to `batch_size` of them in flight.
@@ -200,6 +202,8 @@ class Engine:
             batch_size: Rows in flight, at most the engine's slots.
             num_speculative_tokens: K.
             draft_temperature: As in `Drafter.propose`.
+            record: As in `round`.
+            on_round: Called with the outcomes of every round.
             on_finish: Called with the slot and the finished sequence before the slot is freed.
 
         Returns:
@@ -216,7 +220,9 @@ class Engine:
                     sequence = self.admit(slot, request)
                     running[slot] = index
                     self._retire(running, finished, on_finish)
-            outcomes = self.round(num_speculative_tokens, draft_temperature)
+            outcomes = self.round(num_speculative_tokens, draft_temperature, record=record)
+            if on_round is not None and outcomes:
+                on_round(outcomes)
             for outcome in outcomes:
                 counters = counters.add_round(
                     num_draft_tokens=outcome.num_drafted,

@@ -79,13 +79,15 @@ class EvidenceTable:
     def weights(self, weights: Mapping[int, float] | None) -> dict[int, float]:
         """Weight of every batch size, adding up to 1; uniform if None, 0 for those not named.
 
+        A batch size whose trials all failed belongs in the evidence too, without estimates.
+
         Raises:
             ValueError: A weight is negative or not finite, all are 0, or one belongs to a
                 batch size that is not in the evidence.
         """
         sizes = self.batch_sizes
         if weights is None:
-            weights = dict.fromkeys(sizes, 1.0)
+            return dict.fromkeys(sizes, 1 / max(len(sizes), 1))
         unknown = sorted(set(weights) - set(sizes))
         if unknown:
             raise ValueError(f"weights for batch sizes {unknown}: only {list(sizes)} were measured")

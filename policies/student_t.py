@@ -27,7 +27,7 @@ def regularised_incomplete_beta(x: float, complement: float, a: float, b: float)
         return 0.0
     log_front = (
         a * math.log(x)
-        + b * math.log1p(-x)
+        + b * math.log(complement)
         + math.lgamma(a + b)
         - math.lgamma(a)
         - math.lgamma(b)

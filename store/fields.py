@@ -8,7 +8,6 @@ for example `Annotated[int, whole(1)]`.
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
 import operator
@@ -25,6 +24,8 @@ Converter = Callable[[str, object], object]
 
 INT64_MAX = 2**63 - 1
 UINT64_MAX = 2**64 - 1
+
+_CONVERTERS: dict[type, dict[str, Converter]] = {}  # Filled as record types are first used.
 
 
 class Record:
@@ -125,6 +126,18 @@ def key(name: str, value: object) -> str:
     return plain
 
 
+def one_of(options: tuple[str, ...]) -> Callable[[str, object], str]:
+    """Converter that lets only these texts pass; a `Literal` field has it by itself."""
+
+    def convert(name: str, value: object) -> str:
+        plain = text(name, value)
+        if plain not in options:
+            raise _refuse(name, value, f"one of {', '.join(options)}")
+        return plain
+
+    return convert
+
+
 def run_key(name: str, value: object) -> str:
     """Converter to a UUID in its usual lower-case spelling."""
     try:
@@ -150,11 +163,12 @@ def json_object(name: str, value: object) -> dict[str, Any]:
     return {text(f"key of {name}", k): _json_value(f"{name}.{k}", v) for k, v in value.items()}
 
 
-@functools.cache
 def converters(record_type: type) -> dict[str, Converter]:
     """The converter of each field of a record type."""
-    hints = get_type_hints(record_type, include_extras=True)
-    return {name: _converter(hint) for name, hint in hints.items()}
+    if record_type not in _CONVERTERS:
+        hints = get_type_hints(record_type, include_extras=True)
+        _CONVERTERS[record_type] = {name: _converter(hint) for name, hint in hints.items()}
+    return _CONVERTERS[record_type]
 
 
 def _converter(hint: Any) -> Converter:
@@ -162,21 +176,11 @@ def _converter(hint: Any) -> Converter:
         converter: Converter = hint.__metadata__[0]
         return converter
     if get_origin(hint) is Literal:
-        return _one_of(get_args(hint))
+        return one_of(get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):
         inner = next(arg for arg in get_args(hint) if arg is not types.NoneType)
         return _or_none(_converter(inner))
     raise TypeError(f"{hint}: a record's field names its converter")
-
-
-def _one_of(options: tuple[str, ...]) -> Converter:
-    def convert(name: str, value: object) -> object:
-        plain = text(name, value)
-        if plain not in options:
-            raise _refuse(name, value, f"one of {', '.join(options)}")
-        return plain
-
-    return convert
 
 
 def _or_none(convert_value: Converter) -> Converter:

@@ -110,7 +110,7 @@ def read_json(path: Path) -> JsonObject:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({_one_line(error)})") from error
+        raise CheckpointError(f"{path}: not valid JSON ({one_line(error)})") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{path}: must hold a JSON object, holds {type(values).__name__}")
     return JsonObject(path, values)
@@ -128,5 +128,6 @@ def is_lfs_pointer(path: Path) -> bool:
         return file.read(len(_LFS_POINTER_PREFIX)) == _LFS_POINTER_PREFIX
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Text of another library's error with its line breaks folded away."""
     return " ".join(str(error).split())

@@ -105,9 +105,7 @@ def convert_gguf(gguf: Path, out: Path) -> None:
                 _flush_to_disk(file)
             folder.rename(out)
     except OSError as error:
-        raise CheckpointError(
-            f"{out}: cannot be written ({error.strerror or error})"
-        ) from error
+        raise CheckpointError(f"{out}: cannot be written ({error.strerror or error})") from error
 
 
 def _open(gguf: Path) -> GGUFReader:
@@ -136,6 +134,8 @@ def _write_folder(reader: GGUFReader, gguf: Path, folder: Path) -> None:
     }
     tensors = dict(_convert_tensor(tensor, heads, gguf) for tensor in reader.tensors)
     save_file(tensors, folder / WEIGHTS_NAME, metadata={"format": "pt"})
+    # The writer makes a file only its owner can read; a serving process may be another user.
+    (folder / WEIGHTS_NAME).chmod((folder / CONFIG_NAME).stat().st_mode)
     del tensors
     # Our own reader is the check that names, shapes and values are complete and finite.
     read_weights(folder, read_config(folder))
@@ -240,9 +240,7 @@ def _undo_rotary_order(weight: Tensor, num_heads: int, where: str) -> Tensor:
     return pairs.transpose(1, 2).reshape(weight.shape)
 
 
-def _integer(
-    metadata: Mapping[str, Any], key: str, gguf: Path, default: int | None = None
-) -> int:
+def _integer(metadata: Mapping[str, Any], key: str, gguf: Path, default: int | None = None) -> int:
     value = metadata.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UnsupportedModelError(f"{gguf}: {key} = {value!r}: must be one positive integer")

@@ -76,6 +76,8 @@ def write_layer_skip(target_folder: Path, num_layers: int, out: Path) -> None:
             save_file(tensors, draft / _WEIGHTS, metadata={"format": "pt"})
             text = json.dumps(_draft_config(config.values, num_layers), indent=2)
             (draft / "config.json").write_text(text + "\n", encoding="utf-8")
+            # safetensors makes its files private; the server may run as somebody else.
+            shutil.copymode(draft / "config.json", draft / _WEIGHTS)
             for name in _COPIED:
                 if (target_folder / name).is_file():
                     shutil.copyfile(target_folder / name, draft / name)

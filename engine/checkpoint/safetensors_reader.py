@@ -6,6 +6,7 @@ change the computation may be left unused. Pickle files are never opened.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -14,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.checkpoint.config import ModelConfig
-from engine.checkpoint.files import LFS_POINTER_PROBLEM, is_lfs_pointer, read_json
+from engine.checkpoint.files import LFS_POINTER_PROBLEM, is_lfs_pointer, one_line, read_json
 from engine.errors import UnsupportedModelError, WeightsError
 
 WEIGHTS_NAME = "model.safetensors"
@@ -26,7 +27,7 @@ _PICKLE_SUFFIXES = frozenset({".bin", ".ckpt", ".pkl", ".pt", ".pth"})
 _FLOATING = frozenset({"F32", "BF16", "F16"})
 # Rotary tables that older writers saved; they are computed from the configuration.
 _IGNORED_SUFFIX = ".rotary_emb.inv_freq"
-_DRAFT_HEAD_MARKS = ("d2t", "t2d", "fc.weight", "midlayer.", "medusa_head.", "mtp.", "eh_proj")
+_DRAFT_HEAD_TENSOR = re.compile(r"(d2t|t2d|fc|midlayer|medusa_head|mtp)\b|.*\beh_proj\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,7 @@ def _read_headers(shards: list[Path]) -> dict[str, _Stored]:
     for shard in shards:
         try:
             with safe_open(shard, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - the file handle is not iterable
+                for name in file.keys():
                     if name in stored:
                         raise WeightsError(
                             f"{shard}: tensor {name} is also in {stored[name].shard.name}"
@@ -176,8 +177,7 @@ def _read_headers(shards: list[Path]) -> dict[str, _Stored]:
                     )
         except (SafetensorError, OSError) as error:
             raise WeightsError(
-                f"{shard}: damaged, cut short or not a safetensors file "
-                f"({' '.join(str(error).split())})"
+                f"{shard}: damaged, cut short or not a safetensors file ({one_line(error)})"
             ) from error
     return stored
 
@@ -196,7 +196,7 @@ def _refuse_unexpected(
         return
     shard = stored[unexpected[0]].shard
     for name in unexpected:
-        if name.startswith(_DRAFT_HEAD_MARKS):
+        if _DRAFT_HEAD_TENSOR.match(name):
             raise UnsupportedModelError(
                 f"{shard}: tensor {name} belongs to a draft head, not to a whole model; "
                 "draft heads are not supported"
@@ -207,9 +207,7 @@ def _refuse_unexpected(
     )
 
 
-def _check_stored(
-    name: str, shape: tuple[int, ...], stored: _Stored | None, folder: Path
-) -> None:
+def _check_stored(name: str, shape: tuple[int, ...], stored: _Stored | None, folder: Path) -> None:
     if stored is None:
         raise WeightsError(f"{folder}: tensor {name} is missing from the weights")
     if stored.dtype not in _FLOATING:

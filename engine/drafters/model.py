@@ -109,6 +109,29 @@ class ModelDrafter:
         computed = self.cache.lengths[slot]
         self.cache.lengths[slot] = min(computed, len(sequence.tokens) - 1)
 
+    @torch.inference_mode()
+    def teacher_forced_logits(
+        self, prompt_tokens: tuple[int, ...], output_tokens: tuple[int, ...]
+    ) -> Tensor:
+        """Logits for every output token but the first, given the true tokens before it.
+
+        Args:
+            prompt_tokens: The prompt.
+            output_tokens: At least two tokens.
+
+        Returns:
+            [len(output_tokens) - 1, target vocab] float32. Slot 0 of the cache then holds these
+            tokens, ready for `snapshot`.
+        """
+        tokens = [*prompt_tokens, *output_tokens[:-1]]
+        layout = make_layout(
+            [0], [0], [len(tokens)], dtype=self.model.dtype, device=self.model.device
+        )
+        flat = torch.tensor(tokens, device=self.model.device)
+        hidden = self.model.forward(flat, layout, self.cache)
+        self._processed(0, len(tokens))
+        return self._on_target_vocabulary(self.model.logits(hidden[len(prompt_tokens) :]))
+
     @property
     def num_bytes(self) -> int:
         """Weights and cache."""

@@ -59,6 +59,14 @@ def test_tokenizer_files_are_copied_as_they_are(tmp_path: Path) -> None:
     ]
 
 
+def test_the_weights_are_as_readable_as_the_rest(tmp_path: Path) -> None:
+    """A server that runs as another user can read the weights if it can read the config."""
+    write_tiny_llama(tmp_path / "target")
+    write_layer_skip(tmp_path / "target", 2, tmp_path / "draft")
+    modes = {path.stat().st_mode for path in (tmp_path / "draft").iterdir()}
+    assert len(modes) == 1
+
+
 def test_the_head_of_a_tied_target_is_not_copied(tmp_path: Path) -> None:
     """A head stored beside a tied embedding is left out: the draft's head is its embedding."""
     tensors = write_tiny_llama(tmp_path / "target", tied=True)
@@ -113,7 +121,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError("No space left on device")
 
     monkeypatch.setattr("engine.checkpoint.layer_skip_export.save_file", full_disk)
-    with pytest.raises(CheckpointError, match="cannot be written .*No space left"):
+    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
         write_layer_skip(tmp_path / "target", 2, tmp_path / "draft")
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
@@ -122,7 +130,7 @@ def test_only_safetensors_are_read(tmp_path: Path) -> None:
     """A target with nothing but a pickle is refused by the name of the file that is missing."""
     write_tiny_llama(tmp_path / "target")
     (tmp_path / "target" / "model.safetensors").rename(tmp_path / "target" / "pytorch_model.bin")
-    with pytest.raises(WeightsError, match="model.safetensors: no such file; only safetensors"):
+    with pytest.raises(WeightsError, match=r"model\.safetensors: no such file; only safetensors"):
         write_layer_skip(tmp_path / "target", 2, tmp_path / "draft")
 
 
@@ -130,7 +138,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     """The error says which shard is not there."""
     write_tiny_llama(tmp_path / "target", num_shards=3)
     (tmp_path / "target" / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(WeightsError, match="model-00002-of-00003.safetensors: no such file"):
+    with pytest.raises(WeightsError, match=r"model-00002-of-00003\.safetensors: no such file"):
         write_layer_skip(tmp_path / "target", 2, tmp_path / "draft")
 
 
@@ -139,7 +147,7 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path / "target")
     path = tmp_path / "target" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-300])
-    with pytest.raises(WeightsError, match="model.safetensors: not a usable safetensors file"):
+    with pytest.raises(WeightsError, match=r"model\.safetensors: not a usable safetensors file"):
         write_layer_skip(tmp_path / "target", 2, tmp_path / "draft")
 
 

@@ -1,0 +1,153 @@
+"""The law of the engine's own output, end to end, against the law of plain forward passes.
+
+Design, the same for every test of a law here.
+Null: the first three output tokens have exactly the joint law that plain forward passes of the
+target give, enumerated over all prefixes with processing in float64.
+Test: Pearson's chi-square on that joint law, n = 2,000 outputs per law, outcomes with fewer than
+five expected pooled; an outcome of probability 0 fails at once.
+Level: 1e-6 for the whole file, Bonferroni over its laws.
+Effect and power: a law at Cohen's w = 0.35 is noticed with probability 0.999 or more, asserted
+below. The wrong rules in this file are much farther away.
+Seeds: request i of a run has seed 10^6 * run + i; models are seeded too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+import engine.drafters.model
+import engine.verify_batch
+from engine.drafters.base import Drafter, Proposal
+from engine.drafters.model import ModelDrafter
+from engine.engine import Engine
+from engine.kv_cache import KvCache
+from engine.model import Transformer
+from engine.request import Sequence as Running
+from engine.rng import Purpose, uniform
+from engine.sampling import processed_probs
+from tests.support.chi_square import p_value, power
+from tests.support.mutants import MUTANTS
+from tests.support.reference import output_law
+from tests.support.tiny_models import DRAFTERS, request, tiny_engine, tiny_model
+
+VOCAB = 8
+PROMPT = (1, 2, 3, 1, 2)
+NUM_TOKENS = 3
+N = 2000
+EFFECT = 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a share of the requests of a run wants its tokens."""
+
+    temperature: float
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+SAMPLINGS = (
+    Sampling(0.7),
+    Sampling(1.0),
+    Sampling(1.0, top_p=0.8),
+    Sampling(1.0, top_k=3),
+)
+RUNS: tuple[tuple[str, float | None, int], ...] = (
+    ("draft", None, 1),
+    ("draft", None, 3),
+    ("draft", 0.0, 3),
+    ("draft", 1.3, 3),
+    ("layer-skip", None, 3),
+    ("layer-skip", 0.0, 1),
+    ("layer-skip", 1.3, 1),
+    ("ngram", None, 3),
+)
+ALPHA = 1e-6 / (len(RUNS) * len(SAMPLINGS) + 4)
+
+
+@cache
+def target() -> Transformer:
+    """Three layers, a spread-out law."""
+    return tiny_model(4, vocab_size=VOCAB, head_scale=0.4, max_len=32)
+
+
+@cache
+def law_of(sampling: Sampling) -> dict[tuple[int, ...], float]:
+    """The exact joint law of the first tokens."""
+    return output_law(
+        target(),
+        PROMPT,
+        NUM_TOKENS,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+    )
+
+
+def sample(
+    make_drafter: Callable[[Engine], Drafter],
+    samplings: Sequence[Sampling],
+    *,
+    run: int,
+    num_speculative_tokens: int,
+    draft_temperature: float | None,
+) -> list[list[tuple[int, ...]]]:
+    """First tokens of N requests per sampling, all in one batch, rows of all samplings mixed.
+
+    The prompt is prefilled once; every request goes on from its snapshot.
+    """
+    engine = tiny_engine(target(), slots=N * len(samplings))
+    engine.load(make_drafter(engine))
+    assert engine.drafter is not None
+    engine.admit(0, request(PROMPT))
+    snapshot, drafted = engine.cache.snapshot(0), engine.drafter.snapshot(0)
+    engine.release(0)
+    for slot in range(engine.cache.num_slots):
+        sampling = samplings[slot % len(samplings)]
+        asked = request(
+            PROMPT,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            max_tokens=NUM_TOKENS + 4,  # far enough away not to shorten the drafts
+            seed=1_000_000 * run + slot,
+        )
+        engine.resume(slot, Running(asked, list(PROMPT)), snapshot, drafted)
+    outputs: list[list[tuple[int, ...]]] = [[] for _ in samplings]
+    while engine.sequences:
+        engine.round(num_speculative_tokens, draft_temperature)
+        for slot in list(engine.sequences):
+            if engine.sequences[slot].num_output_tokens >= NUM_TOKENS:
+                tokens = engine.release(slot).output_tokens[:NUM_TOKENS]
+                outputs[slot % len(samplings)].append(tuple(tokens))
+    return outputs
+
+
+@pytest.mark.parametrize("run", range(len(RUNS)), ids=[str(run) for run in RUNS])
+def test_speculation_keeps_the_output_law(run: int) -> None:
+    """Four kinds of sampling, mixed in one batch, each keep the target's joint law."""
+    kind, draft_temperature, num_speculative_tokens = RUNS[run]
+
+    outputs = sample(
+        DRAFTERS[kind],
+        SAMPLINGS,
+        run=run,
+        num_speculative_tokens=num_speculative_tokens,
+        draft_temperature=draft_temperature,
+    )
+
+    for sampling, tokens in zip(SAMPLINGS, outputs, strict=True):
+        assert len(tokens) == N
+        assert p_value(tokens, law_of(sampling)) > ALPHA, sampling
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_the_design_has_the_stated_power(sampling: Sampling) -> None:
+    """A law at the stated distance is missed at most once in a thousand files."""
+    assert power(law_of(sampling), N, alpha=ALPHA, effect=EFFECT) >= 0.999
