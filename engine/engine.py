@@ -217,7 +217,7 @@ class Engine:
             for slot in range(batch_size):
                 while slot not in running and waiting:
                     index, request = waiting.pop()
-                    sequence = self.admit(slot, request)
+                    self.admit(slot, request)
                     running[slot] = index
                     self._retire(running, finished, on_finish)
             outcomes = self.round(num_speculative_tokens, draft_temperature, record=record)

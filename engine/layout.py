@@ -1,5 +1,7 @@
-"""Where the tokens of one forward pass go: a ragged batch, flattened for the linear layers and
-padded for attention."""
+"""Where the tokens of one forward pass go.
+
+A ragged batch is flattened for the linear layers and padded for attention.
+"""
 
 from __future__ import annotations
 

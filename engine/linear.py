@@ -23,7 +23,7 @@ _ROWS_HINT = 16  # the layout oneDNN picks for 16 rows is near its best from 1 t
 
 def resolve_backend(device: torch.device, dtype: torch.dtype) -> LinearBackend:
     """The backend `auto` means on this device: packed where the operators exist."""
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or not torch._C._has_mkldnn:
         return "torch"
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return "torch"

@@ -45,6 +45,8 @@ class Replay:
         num_rounds: [R] expected rounds.
         num_rounds_by_drafts: [R, K + 1] expected rounds that verify 0..K drafts.
         num_accepted_per_pos: [R, K] expected accepted drafts at each position.
+        visits: [R, n] chance that a round starts at each position of each answer; the starting
+            points of a measurement are drawn from it.
     """
 
     num_speculative_tokens: int
@@ -52,6 +54,7 @@ class Replay:
     num_rounds: Tensor
     num_rounds_by_drafts: Tensor
     num_accepted_per_pos: Tensor
+    visits: Tensor
 
     def select(self, rows: Seq[int]) -> Replay:
         """The same counts over some of the requests."""
@@ -62,6 +65,7 @@ class Replay:
             num_rounds=self.num_rounds[index],
             num_rounds_by_drafts=self.num_rounds_by_drafts[index],
             num_accepted_per_pos=self.num_accepted_per_pos[index],
+            visits=self.visits[index],
         )
 
     @property
@@ -88,8 +92,12 @@ class Replay:
 
 
 def profile_model(
-    drafter: ModelDrafter, trajectory: Trajectory, draft_temperatures: Seq[float | None], *,
-    max_drafts: int, max_len: int,
+    drafter: ModelDrafter,
+    trajectory: Trajectory,
+    draft_temperatures: Seq[float | None],
+    *,
+    max_drafts: int,
+    max_len: int,
 ) -> list[StartProfile]:
     """Profile an independent chain drafter: one teacher-forced pass serves every temperature.
 
@@ -106,8 +114,9 @@ def profile_model(
     request, output = trajectory.request, trajectory.output_tokens
     limits = _limits(trajectory, max_drafts, max_len)
     if not limits:
-        empty = StartProfile(torch.zeros(0, max_drafts, dtype=torch.float64),
-                             torch.zeros(0, dtype=torch.int64))
+        empty = StartProfile(
+            torch.zeros(0, max_drafts, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
+        )
         return [empty] * len(draft_temperatures)
     logits = drafter.teacher_forced_logits(request.prompt_tokens, output)
     wanted = torch.tensor(output[1:], device=logits.device)
@@ -204,6 +213,7 @@ def replay(profiles: Seq[StartProfile], num_speculative_tokens: int) -> Replay:
         num_rounds=visits.sum(dim=1),
         num_rounds_by_drafts=by_drafts,
         num_accepted_per_pos=(visits.unsqueeze(2) * survival[:, :, 1 : k + 1]).sum(dim=1),
+        visits=visits,
     )
 
 

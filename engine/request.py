@@ -81,7 +81,9 @@ class Sequence:
             How many tokens were taken.
         """
         params = self.request.params
-        stops = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | eos_token_ids
+        stops = (
+            params.stop_token_ids if params.ignore_eos else params.stop_token_ids | eos_token_ids
+        )
         for count, token in enumerate(tokens, start=1):
             self.tokens.append(token)
             if token in stops:

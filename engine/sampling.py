@@ -14,7 +14,9 @@ from torch import Tensor
 
 from engine.errors import NumericError, RequestError
 
-_NUCLEUS_GUESS = 256  # most nuclei are far smaller than the vocabulary: a full sort is rarely needed
+_NUCLEUS_GUESS = (
+    256  # most nuclei are far smaller than the vocabulary: a full sort is rarely needed
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

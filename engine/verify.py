@@ -45,8 +45,7 @@ def residual_probs(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     """
     residual = (target_probs - draft_probs).clamp_min_(0)
     mass = residual.sum(dim=-1, keepdim=True)
-    return torch.where(mass > 0, residual / mass.clamp_min(torch.finfo(mass.dtype).tiny),
-                       target_probs)
+    return torch.where(mass > 0, residual / mass, target_probs)
 
 
 def verify_greedy(best: Tensor, drafts: Sequence[Sequence[int]]) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable
 from datetime import datetime
 
@@ -76,6 +77,7 @@ def get(session: Session, scope: str, generation: int) -> Publication:
     Raises:
         UnknownRecordError: It was never published.
     """
+    generation = operator.index(generation)  # Drivers take no integers but Python's own.
     query = select(PublicationRow).where(
         PublicationRow.scope == key("scope", scope), PublicationRow.generation == generation
     )

@@ -56,6 +56,8 @@ class Store:
     ) -> Self:
         """Open a store, or create it.
 
+        Opening for writing reads the whole file once, so that a damaged one is never written.
+
         Args:
             url_or_path: A path or `sqlite:///PATH`. The folders above it are created too.
             migrate: Whether tables of an older version may be changed. A new file gets its

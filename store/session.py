@@ -135,8 +135,8 @@ class Database:
     def _enable_write_ahead_log(self) -> None:
         """Switch the file to write-ahead logging, a property it keeps.
 
-        The switch needs the file for itself and, unlike all else, does not wait for a lock
-        by the driver's own timeout; several processes may come here at once.
+        Several processes may come here at once, and the switch, unlike all else, does not
+        wait by the driver's own timeout while another of them writes.
         """
         deadline = time.monotonic() + self._busy_timeout_s
         while True:

@@ -280,6 +280,7 @@ def _serving_notes(used: Candidate, server: _Server) -> list[str]:
         "continues its last K beyond",
         "with --data-parallel-size above 1 vLLM drops the table and always drafts "
         f"{_maximum(used.envelope, server)}",
+        "while it speculates, vLLM does not serve min_p and logit_bias as asked",
     ]
     entered = [cell for cell in used.schedule if cell.bs_lo <= server.max_num_seqs]
     if len(entered) < len(used.schedule):

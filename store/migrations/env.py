@@ -8,10 +8,6 @@ from alembic import context
 
 from store.schema import VERSION_TABLE
 
-context.configure(
-    connection=context.config.attributes["connection"],
-    version_table=VERSION_TABLE,
-    transactional_ddl=True,
-)
+context.configure(connection=context.config.attributes["connection"], version_table=VERSION_TABLE)
 with context.begin_transaction():
     context.run_migrations()

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy import int64
 
 from store.errors import ConflictError, RecordError, UnknownRecordError
 from store.fields import INT64_MAX
@@ -194,6 +196,17 @@ class StoreContract:
         assert store.acceptance(run.run_id, drafter="a") == (acceptance[0], acceptance[2])
         assert store.predictions(run.run_id, batch_size=4) == (predictions[1],)
 
+    def test_questions_may_be_asked_with_numpy_integers(self, store: Store, run: RunRecord) -> None:
+        """A filter or a generation is converted as fields are (D15)."""
+        four: Any = int64(4)
+        one: Any = int64(1)
+        store.add_measurement(make_measurement(run.run_id))
+        published = store.publish("a", run.run_id, render)
+        assert len(store.measurements(run.run_id, batch_size=four)) == 1
+        assert store.get("a", one) == published
+        with pytest.raises(RecordError, match="batch_size = 0"):
+            store.measurements(run.run_id, batch_size=0)
+
     def test_nothing_to_add_is_fine(self, store: Store, run: RunRecord) -> None:
         """An empty list stores nothing."""
         store.add_measurements([])
@@ -320,6 +333,17 @@ class StoreContract:
         store.publish("a", run.run_id, render)
         with pytest.raises(UnknownRecordError, match=f"a has no generation {generation}"):
             store.get("a", generation)
+
+    def test_threads_may_share_a_store(self, store: Store, run: RunRecord) -> None:
+        """Publications of several threads get one generation each, without gaps."""
+
+        def publish(_: int) -> int:
+            return store.publish("a", run.run_id, render).generation
+
+        with ThreadPoolExecutor(4) as pool:
+            generations = list(pool.map(publish, range(24)))
+        assert sorted(generations) == list(range(1, 25))
+        assert len(store.history("a")) == 24
 
     def test_failed_render_publishes_nothing(self, store: Store, run: RunRecord) -> None:
         """The caller's error passes through, and the generation stays free."""

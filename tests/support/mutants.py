@@ -13,6 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from engine.drafters.base import Drafter, Proposal
+from engine.request import Sequence as Running
+from engine.rng import Purpose, uniform
 from engine.verify import Verdict
 from tests.support.laws import DELTA, RATIO, Drafting, Verify, best_of, least_of
 
@@ -186,3 +189,41 @@ MUTANTS = (
         verify=partial(verify_with, emit_from_accept=True),
     ),
 )
+
+
+class ArgmaxDraft:
+    """Replaces the first draft token by the most likely one, and still hands in the full q."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.name = drafter.name
+        self.admit = drafter.admit
+        self.ingest = drafter.ingest
+        self.snapshot = drafter.snapshot
+        self.restore = drafter.restore
+        self.num_bytes = drafter.num_bytes
+        self._drafter = drafter
+
+    def propose(
+        self,
+        slots: list[int],
+        sequences: list[Running],
+        limits: list[int],
+        draft_temperature: float | None,
+    ) -> Proposal:
+        """One draft token per row, the argmax of its q."""
+        limits = [min(limit, 1) for limit in limits]
+        proposal = self._drafter.propose(slots, sequences, limits, draft_temperature)
+        assert proposal.probs is not None
+        return Proposal([[int(q[0].argmax())] for q in proposal.probs], proposal.probs)
+
+
+class ReseededEachRound:
+    """A generator that starts anew in every round: the same noise at the same offset."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[int, int], int] = {}
+
+    def __call__(self, seed: int, round_index: int, position: int, purpose: Purpose) -> float:
+        """Stands in for `engine.rng.uniform`."""
+        first = self._first.setdefault((seed, round_index), position)
+        return uniform(seed, 0, position - first, purpose)

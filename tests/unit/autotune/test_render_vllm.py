@@ -280,6 +280,7 @@ def test_notes_say_where_the_figures_come_from() -> None:
         "start vLLM with --max-num-seqs 64: the table ends there, and vLLM continues its last K "
         "beyond",
         "with --data-parallel-size above 1 vLLM drops the table and always drafts 4",
+        "while it speculates, vLLM does not serve min_p and logit_bias as asked",
         "provisional, not yet validated: batch sizes 1..7",
         "at K = 0 the drafter stays in memory, and vLLM may still run it",
         "layer-skip-8: vLLM loads the draft folder beside the target, so these layers are in "
@@ -288,6 +289,6 @@ def test_notes_say_where_the_figures_come_from() -> None:
 
 
 def test_notes_stay_silent_when_there_is_nothing_to_say() -> None:
-    """Own traffic, validated cells, K > 0 everywhere: only the two facts about the server."""
+    """Own traffic, validated cells, K > 0 everywhere: only the facts about the server."""
     export = render(document(NGRAM, cells((1, 4))), max_num_seqs=64)
-    assert [note.split(" ")[0] for note in export.notes] == ["start", "with"]
+    assert [note.split(" ")[0] for note in export.notes] == ["start", "with", "while"]

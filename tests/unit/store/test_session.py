@@ -1,6 +1,7 @@
 """Tests of store.session: transactions, locks, and errors of the driver."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +84,26 @@ def test_writer_holds_the_lock_from_the_start(path: Path, run_id: str) -> None:
 
         assert first.publish("scope", run_id, publish_too).generation == 2
         assert second.publish("scope", run_id, render).generation == 3
+
+
+def test_opening_waits_for_a_writer(path: Path) -> None:
+    """A new file that another process is writing to opens once that process is done (D1)."""
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.2, other.execute, ["ROLLBACK"])
+    release.start()
+    Store.open(path).close()
+    release.join()
+    other.close()
+
+
+def test_opening_gives_up_on_a_writer(path: Path) -> None:
+    """A file that stays locked is reported as busy."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusyError, match="locked by another process"):
+        Store.open(path, busy_timeout_s=0.05)
+    other.close()
 
 
 def test_reader_is_not_blocked_by_a_writer(path: Path, run_id: str) -> None:
@@ -234,9 +255,9 @@ def test_constraints_of_the_database_are_conflicts(path: Path, run_id: str) -> N
         pytest.raises(ConflictError, match="never changed or deleted") as caught,
         database.writing() as session,
     ):
-        session.connection().exec_driver_sql("UPDATE publications SET sha256 = 'secret'")
+        session.connection().exec_driver_sql("UPDATE publications SET sha256 = ?", ("secret",))
     database.close()
-    assert "secret" not in str(caught.value)
+    assert "secret" not in f"{caught.value} {caught.value.__cause__}"
 
 
 def test_statement_that_fails_otherwise(path: Path, run_id: str) -> None:
