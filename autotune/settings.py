@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -14,11 +15,23 @@ DEFAULT_TARGET = "smollm2-135m-instruct"
 
 
 def state_dir() -> Path:
-    """Where the store lives: `$SPECTUNED_STATE`, else the XDG state folder."""
+    """Where the store lives unless it is named.
+
+    The first of these that applies:
+
+    1. `$SPECTUNED_STATE`;
+    2. a folder `.spectuned` beside the virtual environment that runs this: a development
+       checkout writes its demo there, and its own commands shall read it;
+    3. `spectuned` in the user's XDG state folder.
+    """
     if configured := os.environ.get("SPECTUNED_STATE"):
-        return Path(configured)
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "spectuned"
+        return Path(configured).expanduser()
+    beside = Path(sys.prefix).parent / ".spectuned"
+    if sys.prefix != sys.base_prefix and beside.is_dir():
+        return beside
+    shared = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # The XDG specification asks to ignore a relative path.
+    return (shared if shared.is_absolute() else Path.home() / ".local" / "state") / "spectuned"
 
 
 class TuneSettings(BaseModel):

@@ -90,15 +90,17 @@ class Engine:
 
         Raises:
             RequestError: The prompt is empty, has unknown ids or leaves no room for a token.
+            EngineError: The slot is taken.
         """
         self._check(request)
+        self._check_free(slot)
         sequence = Sequence(request, list(request.prompt_tokens))
         hidden = self._prefill(slot, request.prompt_tokens)
         tokens = self._sample(self.target.logits(hidden[-1:]), [sequence])
-        self._start(slot, sequence)
         sequence.append(tokens, self.eos_token_ids, self.max_len)
         if self.drafter is not None and sequence.finish_reason is None:
             self.drafter.admit(slot, sequence)
+        self.sequences[slot] = sequence
         return sequence
 
     def resume(
@@ -111,11 +113,15 @@ class Engine:
             sequence: The state to go on from.
             snapshot: The target's keys and values of its tokens, newest excluded, or more.
             drafted: The drafter's snapshot of the same sequence, if it made one.
+
+        Raises:
+            EngineError: The slot is taken.
         """
-        self._start(slot, sequence)
+        self._check_free(slot)
         self.cache.restore(slot, snapshot, len(sequence.tokens) - 1)
         if self.drafter is not None:
             self.drafter.restore(slot, sequence, drafted)
+        self.sequences[slot] = sequence
 
     def release(self, slot: int) -> Sequence:
         """Free a slot and return its sequence."""
@@ -208,28 +214,40 @@ class Engine:
 
         Returns:
             The finished sequences in the order of the requests, and the counters of all rounds.
+
+        Raises:
+            EngineError: Among others, `batch_size` is not between 1 and the engine's slots.
+                After any error the slots are free again.
         """
+        if not 1 <= batch_size <= self.cache.num_slots:
+            raise EngineError(
+                f"batch_size = {batch_size}: must be between 1 and {self.cache.num_slots}"
+            )
         waiting = list(enumerate(requests))[::-1]
         running: dict[int, int] = {}
         finished: dict[int, Sequence] = {}
         counters = SpecDecodeCounters()
-        while waiting or running:
-            for slot in range(batch_size):
-                while slot not in running and waiting:
-                    index, request = waiting.pop()
-                    self.admit(slot, request)
-                    running[slot] = index
-                    self._retire(running, finished, on_finish)
-            outcomes = self.round(num_speculative_tokens, draft_temperature, record=record)
-            if on_round is not None and outcomes:
-                on_round(outcomes)
-            for outcome in outcomes:
-                counters = counters.add_round(
-                    num_draft_tokens=outcome.num_drafted,
-                    num_accepted_tokens=outcome.num_accepted,
-                    num_emitted_tokens=outcome.num_emitted,
-                )
-            self._retire(running, finished, on_finish)
+        try:
+            while waiting or running:
+                for slot in range(batch_size):
+                    while slot not in running and waiting:
+                        index, request = waiting.pop()
+                        self.admit(slot, request)
+                        running[slot] = index
+                        self._retire(running, finished, on_finish)
+                outcomes = self.round(num_speculative_tokens, draft_temperature, record=record)
+                if on_round is not None and outcomes:
+                    on_round(outcomes)
+                for outcome in outcomes:
+                    counters = counters.add_round(
+                        num_draft_tokens=outcome.num_drafted,
+                        num_accepted_tokens=outcome.num_accepted,
+                        num_emitted_tokens=outcome.num_emitted,
+                    )
+                self._retire(running, finished, on_finish)
+        finally:
+            for slot in running:
+                self.release(slot)
         return [finished[index] for index in range(len(requests))], counters
 
     def _retire(
@@ -260,10 +278,9 @@ class Engine:
                 f"request {request.request_id}: a prompt token is outside 0..{vocab_size - 1}"
             )
 
-    def _start(self, slot: int, sequence: Sequence) -> None:
+    def _check_free(self, slot: int) -> None:
         if slot in self.sequences:
             raise EngineError(f"slot {slot} is taken")
-        self.sequences[slot] = sequence
 
     @torch.inference_mode()
     def _prefill(self, slot: int, tokens: tuple[int, ...]) -> Tensor:

@@ -83,7 +83,11 @@ def processed_probs(
     logits = logits.float()
     check_logits(logits)
     greedy = [t == 0.0 for t in temperatures]
-    scale = torch.tensor([1.0 if g else t for g, t in zip(greedy, temperatures, strict=True)])
+    # Beyond float32 a temperature would turn into 0 or infinity, and 0 / 0 is NaN.
+    bounds = torch.finfo(torch.float32)
+    scale = torch.tensor(
+        [1.0 if t == 0.0 else min(max(t, bounds.tiny), bounds.max) for t in temperatures]
+    )
     scale = scale.to(logits.device).unsqueeze(1)
     # Shifting by the maximum first keeps tiny temperatures finite.
     scaled = (logits - logits.amax(dim=-1, keepdim=True)) / scale

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policies import reasons
-from policies.estimate import upper_bound, weighted_sum
+from policies.estimate import lower_bound, upper_bound, weighted_sum
 from policies.evidence import EvidenceTable
 from policies.schedule import build_schedule
 from policies.types import (
@@ -63,13 +63,14 @@ def decide(
       K = 0, has a lower bound of `margins.restart` or less, at the same level. The table holds
       the cells that passed, so this sum leans high by part of a standard error; the bound of
       each cell does not depend on it;
-    - if at any batch size with K = 0 the loaded, idle drafter is measured more than
-      `margins.harm` slower than unloaded off, even where noise could explain it: the promise
-      is never to be slower than off. More blocks for the idle arm are the way out.
+    - if at any batch size with K = 0 the loaded, idle drafter is shown to be more than
+      `margins.harm` slower than unloaded off, at level `1 - margins.confidence`.
 
     A batch size that stays off is `validated` if its arms are shown not to be worth the
     margin, or none was faster in the search, and `provisional` if that is open. With a drafter
-    loaded it also needs a measured idle cost.
+    loaded its idle cost must also be shown to lie within `margins.harm`; a cost that noise still
+    hides leaves the cell `provisional`, since refusing every drafter whose cost is not yet known
+    to a fraction of a percent would refuse them all.
 
     Args:
         evidence: All arms of the search with the validated estimates, in any order.
@@ -137,10 +138,10 @@ def _refusal(
     limit = math.log1p(-margins.harm)
     for one in found:
         idle = None if one.pays else _idle(one, table, envelope)
-        if idle and idle.log_gain < limit:
+        if idle and upper_bound(idle, 1 - margins.confidence) < limit:
             return _Refusal(
                 reason=reasons.harm_clause(one.batch_size, envelope.drafter, idle, margins),
-                shown=upper_bound(idle, alpha) < limit,
+                shown=True,
             )
     total = weighted_sum(_gains(found, table, envelope, shares))
     needed = math.log1p(margins.restart)
@@ -175,7 +176,9 @@ def _loaded_cell(
     if one.pays and one.arm:
         return _cell(one, one.arm.config, one.verdict.status, f"{clause}.")
     idle = _idle(one, table, envelope)
-    status = one.verdict.status if idle else CellStatus.PROVISIONAL
+    limit = math.log1p(-margins.harm)
+    harmless = idle is not None and lower_bound(idle, 1 - margins.confidence) > limit
+    status = one.verdict.status if harmless else CellStatus.PROVISIONAL
     cost = reasons.idle_clause(envelope.drafter, idle, margins)
     config = SpeculativeConfig(
         drafter=envelope.drafter, draft_temperature=envelope.draft_temperature

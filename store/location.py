@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-
 from store.errors import StoreLocationError
 
 MOUNTS = Path("/proc/self/mounts")
@@ -76,6 +73,10 @@ def check_local(path: Path, mounts: Path = MOUNTS) -> None:
 
 
 def _file_of_url(url: str) -> str:
+    # Imported only where a URL is given: a path costs no database driver.
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     # Never quote the URL in a message: it may hold a password.
     try:
         parsed = make_url(url)

@@ -71,6 +71,12 @@ def latest(session: Session, scope: str | None) -> Publication | None:
     return None if row is None else _record(row)
 
 
+def newest(session: Session, limit: int) -> tuple[Publication, ...]:
+    """The publications that were committed last, whatever their scope, newest first."""
+    query = select(PublicationRow).order_by(PublicationRow.id.desc()).limit(limit)
+    return tuple(_record(row) for row in session.scalars(query))
+
+
 def get(session: Session, scope: str, generation: int) -> Publication:
     """One generation.
 

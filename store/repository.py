@@ -263,6 +263,11 @@ class Store:
         with self._database.reading() as session:
             return publications.latest(session, None)
 
+    def newest(self, limit: int = 100) -> tuple[Publication, ...]:
+        """The publications that were committed last, whatever their scope, newest first."""
+        with self._database.reading() as session:
+            return publications.newest(session, limit)
+
     def get(self, scope: str, generation: int) -> Publication:
         """One generation.
 

@@ -64,7 +64,9 @@ class ModelDrafter:
         if snapshot is None:
             self.admit(slot, sequence)
         else:
-            self.cache.restore(slot, snapshot, len(sequence.tokens) - 1)
+            # After a full acceptance the cache lacks the last draft token until the next proposal.
+            length = min(snapshot.num_tokens, len(sequence.tokens) - 1)
+            self.cache.restore(slot, snapshot, length)
 
     def propose(
         self,

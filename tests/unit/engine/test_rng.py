@@ -67,7 +67,7 @@ def chi_square_p(cells: Counter[tuple[int, ...]], num_cells: int) -> float:
 
 
 def test_values_are_uniform() -> None:
-    """Null: 64 equal cells, n = 20,000; w = 0.08 is noticed with probability 0.999."""
+    """Null: 64 equal cells, n = 20,000; w = 0.09 is noticed with probability 0.999."""
     values = (uniform(seed, 1, 20, Purpose.EMIT) for seed in range(20_000))
     cells: Counter[tuple[int, ...]] = Counter((int(value * 64),) for value in values)
 
@@ -80,7 +80,7 @@ def test_values_are_uniform() -> None:
     ids=["seed", "round", "position", "purpose", "round and position", "seed and position"],
 )
 def test_neighbouring_keys_are_independent(neighbour: tuple[int, int, int, int]) -> None:
-    """Null: pairs fill 8 x 8 equal cells, n = 16,000; w = 0.09 is noticed with probability 0.999.
+    """Null: pairs fill 8 x 8 equal cells, n = 16,000; w = 0.1 is noticed with probability 0.999.
 
     Seeds count from 0, as the seeds of a batch of requests do.
     """

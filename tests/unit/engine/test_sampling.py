@@ -1,0 +1,266 @@
+"""From logits to a distribution to a token: against references, and at the edges."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import accumulate
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from engine.errors import NumericError, RequestError
+from engine.sampling import SamplingParams, check_logits, processed_probs, sample_from
+from tests.support.laws import dist, midpoints
+from tests.support.reference import reference_probs
+
+SETTINGS = [
+    (1.0, 0, 1.0),
+    (0.7, 0, 1.0),
+    (1.3, 0, 0.8),
+    (1.0, 3, 1.0),
+    (0.7, 5, 0.9),
+    (1.0, 1, 0.5),
+    (0.3, 40, 0.05),
+    (2.0, 1000, 0.999),
+    (1e-6, 0, 0.9),
+]
+ALMOST_ONE = math.nextafter(1.0, 0.0)
+
+
+def random_logits(rows: int, vocab: int, *, seed: int = 0, scale: float = 3.0) -> Tensor:
+    """Seeded normal logits; no two of a row are equal."""
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(rows, vocab, generator=generator)
+
+
+def processed(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """All rows with one setting."""
+    rows = logits.shape[0]
+    return processed_probs(logits, [temperature] * rows, [top_k] * rows, [top_p] * rows)
+
+
+@pytest.mark.parametrize("vocab", [7, 300, 3000])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_distributions_equal_the_float64_reference(
+    setting: tuple[float, int, float], vocab: int
+) -> None:
+    """Same tokens kept, probabilities to 1e-5, rows that sum to 1; flat and peaked rows."""
+    logits = torch.cat([random_logits(3, vocab, scale=scale) for scale in (0.2, 3.0)])
+
+    probs = processed(logits, *setting)
+
+    expected = torch.tensor(
+        [reference_probs(row, *setting) for row in logits.double().tolist()], dtype=torch.float64
+    )
+    assert torch.equal(probs > 0, expected.float() > 0)
+    torch.testing.assert_close(probs.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(probs.sum(-1), torch.ones(len(logits)))
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:-1])
+def test_distributions_equal_those_of_transformers(setting: tuple[float, int, float]) -> None:
+    """Temperature, top-k, top-p in that order, as its logits processors apply them."""
+    logits = random_logits(20, 400, seed=1)
+    temperature, top_k, top_p = setting
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    if top_k:
+        warpers.append(TopKLogitsWarper(top_k))
+    if top_p < 1.0:
+        warpers.append(TopPLogitsWarper(top_p))
+    warped = warpers(torch.LongTensor([[0]] * 20), torch.FloatTensor(logits.clone()))
+
+    torch.testing.assert_close(
+        processed(logits, *setting), torch.softmax(warped, -1), rtol=0, atol=1e-6
+    )
+
+
+def test_each_row_has_its_own_setting() -> None:
+    """A mixed batch gives every row what it gets alone, greedy rows included."""
+    logits = random_logits(len(SETTINGS) + 1, 50, seed=2)
+    rows = [*SETTINGS, (0.0, 2, 0.5)]
+
+    mixed = processed_probs(
+        logits, [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows]
+    )
+
+    for index, setting in enumerate(rows):
+        alone = processed(logits[index : index + 1], *setting)
+        torch.testing.assert_close(mixed[index], alone[0], rtol=1e-6, atol=1e-8)
+
+
+def test_temperature_zero_takes_the_first_largest() -> None:
+    """Exact argmax: one-hot, the first of ties, no division."""
+    logits = torch.tensor([[1.0, 5.0, 5.0], [3.0, -math.inf, 2.0]])
+
+    assert processed(logits, 0.0, 0, 1.0).tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-50, 5e-324])
+def test_a_tiny_temperature_is_sampled_and_finite(temperature: float) -> None:
+    """Any positive temperature samples: down to the smallest, ties share and the rest is 0."""
+    logits = torch.tensor([[1.0, 5.0, 5.0], [300.0, -300.0, 299.0], [3.0, -math.inf, 2.0]])
+
+    probs = processed(logits, temperature, 0, 1.0)
+
+    assert probs.tolist() == [[0, 0.5, 0.5], [1, 0, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("temperature", [1e30, 1e39, 1e300])
+def test_a_huge_temperature_is_uniform_over_what_is_possible(temperature: float) -> None:
+    """Large temperatures flatten; impossible tokens stay impossible."""
+    probs = processed(torch.tensor([[1.0, -5.0, -math.inf, 9.0]]), temperature, 0, 1.0)
+
+    torch.testing.assert_close(probs, torch.tensor([[1 / 3, 1 / 3, 0, 1 / 3]]))
+
+
+def test_ties_with_the_last_kept_token_are_kept() -> None:
+    """What is kept does not depend on how a sort breaks ties, for top-k and top-p."""
+    logits = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]])
+
+    assert (processed(logits, 1.0, 2, 1.0) > 0).tolist() == [[True, True, True, True, False]]
+    assert (processed(logits, 1.0, 0, 0.6) > 0).tolist() == [[True, True, True, True, False]]
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.49, 1), (0.5, 1), (0.51, 2), (0.75, 2), (0.76, 3)])
+def test_the_nucleus_is_the_smallest_prefix_that_reaches_its_mass(top_p: float, kept: int) -> None:
+    """A prefix of exactly the wanted mass is enough."""
+    logits = torch.tensor([[0.125, 0.5, 0.125, 0.25]]).log()
+
+    probs = processed(logits, 1.0, 0, top_p)
+
+    # The two smallest are a tie: the third token brings the fourth with it.
+    assert int((probs > 0).sum()) == {1: 1, 2: 2, 3: 4}[kept]
+
+
+def test_top_p_counts_the_mass_after_top_k() -> None:
+    """The nucleus is taken of the renormalised top-k, not of the whole vocabulary."""
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+
+    # 0.4 is 57 % of the top two, but 40 % of all.
+    assert (processed(logits, 1.0, 2, 0.5) > 0).tolist() == [[True, False, False, False]]
+    assert (processed(logits, 1.0, 0, 0.5) > 0).tolist() == [[True, True, False, False]]
+
+
+def test_a_nucleus_larger_than_the_first_guess_is_found() -> None:
+    """A flat distribution over thousands of tokens keeps all that its mass needs."""
+    logits = random_logits(2, 9000, seed=3, scale=0.01)
+
+    kept = (processed(logits, 1.0, 0, 0.9) > 0).sum(-1).tolist()
+
+    expected = [
+        sum(p > 0 for p in reference_probs(row, 1.0, 0, 0.9)) for row in logits.double().tolist()
+    ]
+    assert kept == pytest.approx(expected, abs=2)
+
+
+def test_logits_are_left_alone() -> None:
+    """Processing works on a copy, whatever the setting."""
+    logits = random_logits(6, 30)
+    before = logits.clone()
+
+    processed_probs(
+        logits, [0.0, 1.0, 0.7, 1.0, 1.0, 0.0], [0, 3, 0, 2, 0, 1], [1, 1, 0.5, 0.9, 1, 1]
+    )
+
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_broken_logits_are_refused(bad: float) -> None:
+    """NaN or +inf anywhere in a row is an error, not a token."""
+    logits = random_logits(3, 8)
+    logits[1, 5] = bad
+
+    with pytest.raises(NumericError, match="NaN"):
+        processed(logits, 1.0, 0, 1.0)
+    with pytest.raises(NumericError, match="NaN"):
+        processed(logits, 0.0, 0, 1.0)
+
+
+def test_a_row_without_any_possible_token_is_refused() -> None:
+    """Only -inf is an error; some -inf is a mask."""
+    check_logits(torch.tensor([[-math.inf, 0.0]]))
+    with pytest.raises(NumericError, match="no finite value"):
+        check_logits(torch.tensor([[0.0, 0.0], [-math.inf, -math.inf]]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_impossible_tokens_are_never_returned(seed: int) -> None:
+    """Zero-probability tokens, at either end of the row too, for no uniform."""
+    logits = random_logits(300, 40, seed=seed, scale=8.0)
+    logits[:, 0] = logits[::2, -1] = -math.inf
+    probs = processed(logits, 1.0, 5, 0.9)
+    for u in (0.0, 1e-300, 0.3, 0.999999, ALMOST_ONE):
+        tokens = sample_from(probs, [u] * 300)
+        assert bool((probs.gather(1, tokens.unsqueeze(1)) > 0).all())
+
+
+def test_one_possible_token_is_always_returned() -> None:
+    """A certain row has one answer, whatever the total is."""
+    probs = torch.zeros(5, 5)
+    probs[range(5), range(5)] = torch.tensor([1.0, 1e-30, 1e-45, 3.0, 0.9999999])
+
+    for u in (0.0, 0.5, ALMOST_ONE):
+        assert sample_from(probs, [u] * 5).tolist() == [0, 1, 2, 3, 4]
+
+
+weights = st.lists(st.integers(0, 6), min_size=2, max_size=6).filter(any)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(weights=weights)
+def test_sampling_has_exactly_the_given_law(weights: list[int]) -> None:
+    """The widths of the uniforms that give a token sum to its probability."""
+    law = dist(*weights)
+    steps = midpoints(accumulate(law))
+    rows = torch.tensor([[float(p) for p in law]]).expand(len(steps), -1)
+
+    tokens = sample_from(rows, [float(middle) for _, middle in steps]).tolist()
+
+    found = [Fraction(0)] * len(law)
+    for (width, _), token in zip(steps, tokens, strict=True):
+        found[token] += width
+    assert tuple(found) == law
+
+
+def test_unnormalised_rows_sample_alike() -> None:
+    """Only the proportions count."""
+    probs = processed(random_logits(50, 9), 1.0, 0, 1.0)
+    uniforms = [i / 50 for i in range(50)]
+
+    assert torch.equal(sample_from(probs, uniforms), sample_from(probs * 3.5, uniforms))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_p", math.nan),
+        ("top_k", -1),
+        ("max_tokens", 0),
+    ],
+)
+def test_senseless_parameters_are_refused_by_name(field: str, value: float) -> None:
+    """The message names the field and its value."""
+    with pytest.raises(RequestError, match=rf"{field} = {value}"):
+        SamplingParams(**{field: value})  # type: ignore[arg-type]
+
+
+def test_only_temperature_zero_is_greedy() -> None:
+    """A tiny temperature samples, as documented."""
+    assert SamplingParams(temperature=0.0).is_greedy
+    assert not SamplingParams(temperature=1e-6).is_greedy
