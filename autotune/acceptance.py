@@ -125,5 +125,3 @@ def acceptance_records(
                 ),
                 source="replay",
             )
-
-

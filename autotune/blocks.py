@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
-from math import hypot
 
 from autotune.acceptance import AcceptanceProfile
 from autotune.paired import PairedBench, PairedBlock
@@ -87,16 +85,13 @@ class Ledger:
     def estimate(self, arm: Arm, stage: Stage) -> PairedEstimate | None:
         """Pooled estimate; None with fewer than two undisturbed blocks.
 
-        The standard error joins, in quadrature, the noise between blocks and the choice of
-        requests (jackknife of the replayed tokens per round over requests): blocks draw from the
-        same recorded answers, so they cannot see the latter.
+        Blocks draw from the same recorded answers, so they cannot see how much depends on the
+        choice of requests: that part is the jackknife of the replayed tokens per round.
         """
         blocks = self._blocks.get((stage, arm), [])
         if len(blocks) < 2:
             return None
-        estimate = paired_estimate(blocks)
-        by_request = self._acceptance.log_std_error(arm[1])
-        return replace(estimate, std_error=hypot(estimate.std_error, by_request))
+        return paired_estimate(blocks, self._acceptance.log_std_error(arm[1]))
 
     def _fail(self, arm: Arm, reason: str) -> None:
         self._store.add_failure(

@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from policies.types import SpeculativeConfig
+
 SCHEMA = "spectuned/1"
 
 
@@ -101,15 +103,36 @@ class Cell(Model):
 
 
 class Interval(Model):
-    """A measured gain over unloaded off, as a fraction (0.02 = 2 %), with its interval."""
+    """A measured gain over unloaded off, as a fraction (0.02 = 2 %), with its interval.
+
+    Standard errors are of the log gain: the whole, and the part from the choice of requests.
+    """
 
     gain: float
     low: float
     high: float
     confidence: float
     num_blocks: int
+    std_error: float
+    request_std_error: float
     baseline_tokens_per_s: float
     candidate_tokens_per_s: float
+
+
+class Arm(Model):
+    """One configuration that was measured."""
+
+    drafter: str
+    num_speculative_tokens: int
+    draft_temperature: float | None
+
+    def config(self) -> SpeculativeConfig:
+        """The same arm in the words of the policies."""
+        return SpeculativeConfig(
+            drafter=self.drafter,
+            num_speculative_tokens=self.num_speculative_tokens,
+            draft_temperature=self.draft_temperature,
+        )
 
 
 class CellEvidenceModel(Model):
@@ -122,7 +145,7 @@ class CellEvidenceModel(Model):
     status: Literal["validated", "provisional"]
     reason: str
     measured: Interval | None
-    best_candidate: str | None
+    best_candidate: Arm | None
     best_candidate_measured: Interval | None
     predicted_tokens_per_s: float | None
     predicted_off_tokens_per_s: float | None

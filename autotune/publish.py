@@ -9,6 +9,7 @@ from importlib.metadata import version
 from autotune.acceptance import AcceptanceProfile
 from autotune.device import to_document
 from autotune.document import (
+    Arm,
     Cell,
     CellEvidenceModel,
     EnvelopeModel,
@@ -147,6 +148,8 @@ def interval(estimate: PairedEstimate, confidence: float) -> Interval:
         high=gain(high),
         confidence=confidence,
         num_blocks=estimate.num_blocks,
+        std_error=estimate.std_error,
+        request_std_error=estimate.request_std_error,
         baseline_tokens_per_s=estimate.baseline_tokens_per_s,
         candidate_tokens_per_s=estimate.candidate_tokens_per_s,
     )
@@ -171,7 +174,13 @@ def _evidence(
         status=cell.status.value,
         reason=cell.reason,
         measured=None if estimate is None else interval(estimate, margins.confidence),
-        best_candidate=None if candidate is None else candidate.label(),
+        best_candidate=None
+        if candidate is None
+        else Arm(
+            drafter=candidate.drafter,
+            num_speculative_tokens=candidate.num_speculative_tokens,
+            draft_temperature=candidate.draft_temperature,
+        ),
         best_candidate_measured=None if best is None else interval(best, margins.confidence),
         predicted_tokens_per_s=prior.tokens_per_s(chosen, batch_size),
         predicted_off_tokens_per_s=prior.off_tokens_per_s(batch_size),

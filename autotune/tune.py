@@ -24,6 +24,7 @@ from policies.choose import choose_envelope, finalists
 from policies.decide import NO_VALID_TRIAL, decide
 from policies.types import (
     DEFAULT_MARGINS,
+    OFF_DRAFTER,
     CellEvidence,
     Decision,
     Envelope,
@@ -231,9 +232,7 @@ def _validate(
     idle = [
         (cell.batch_size, SpeculativeConfig(drafter=envelope.drafter))
         for cell in decision.cells
-        if not cell.chosen.speculates
-        and decision.envelope.drafter == envelope.drafter
-        and not envelope.drafter == "off"
+        if decision.envelope.drafter != OFF_DRAFTER and not cell.chosen.speculates
     ]
     if idle:
         _measure_fresh(settings, idle, ledger, progress, 0.6, 1.0)

@@ -51,11 +51,16 @@ class Contrast:
         return LogInterval(self.lower(tail), self.upper(tail))
 
 
-def paired_estimate(blocks: Sequence[Block]) -> PairedEstimate:
+def paired_estimate(blocks: Sequence[Block], request_std_error: float = 0.0) -> PairedEstimate:
     """Gain of the candidate over the baseline: the log of the ratio of summed rates.
 
-    The standard error comes from the delete-one-block jackknife. Source: Efron and
+    The noise between blocks comes from the delete-one-block jackknife. Source: Efron and
     Tibshirani, An Introduction to the Bootstrap (1993), equation 11.5.
+
+    Args:
+        blocks: Undisturbed blocks of one arm.
+        request_std_error: Standard error of the log gain from the choice of requests, joined in
+            quadrature.
 
     Raises:
         ValueError: Fewer than 2 blocks, which say nothing about their spread.
@@ -83,10 +88,11 @@ def paired_estimate(blocks: Sequence[Block]) -> PairedEstimate:
     spread = math.fsum((replicate - centre) ** 2 for replicate in replicates)
     return PairedEstimate(
         log_gain=math.log(candidate_rate) - math.log(baseline_rate),
-        std_error=math.sqrt((count - 1) / count * spread),
+        std_error=math.hypot(math.sqrt((count - 1) / count * spread), request_std_error),
         num_blocks=count,
         baseline_tokens_per_s=baseline_rate,
         candidate_tokens_per_s=candidate_rate,
+        request_std_error=request_std_error,
     )
 
 

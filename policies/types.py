@@ -142,10 +142,13 @@ class PairedEstimate:
 
     Attributes:
         log_gain: Natural logarithm of candidate rate / baseline rate (ratio of sums).
-        std_error: Standard error of `log_gain` (delete-one-block jackknife).
+        std_error: Standard error of `log_gain`: noise between blocks (delete-one-block
+            jackknife) and `request_std_error`, in quadrature.
         num_blocks: Blocks used.
         baseline_tokens_per_s: Baseline output tokens per second over all blocks.
         candidate_tokens_per_s: Candidate output tokens per second over all blocks.
+        request_std_error: The part of `std_error` that comes from the choice of requests, which
+            blocks drawn from the same requests cannot see; 0 where it was not estimated.
 
     Raises:
         ValueError: A figure is not finite, the standard error is negative, a rate is not
@@ -157,12 +160,18 @@ class PairedEstimate:
     num_blocks: int
     baseline_tokens_per_s: float
     candidate_tokens_per_s: float
+    request_std_error: float = 0.0
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.log_gain):
             raise ValueError(f"log_gain = {self.log_gain}: must be finite")
         if not 0 <= self.std_error < math.inf:
             raise ValueError(f"std_error = {self.std_error}: must be finite and 0 or more")
+        if not 0 <= self.request_std_error <= self.std_error:
+            raise ValueError(
+                f"request_std_error = {self.request_std_error}: must be 0 or more, and is a part "
+                f"of std_error = {self.std_error}"
+            )
         if self.num_blocks < 2:
             raise ValueError(f"num_blocks = {self.num_blocks}: must be 2 or more")
         for rate in (self.baseline_tokens_per_s, self.candidate_tokens_per_s):

@@ -99,6 +99,8 @@ def interval(gain: float) -> Interval:
         high=gain + 0.01,
         confidence=0.95,
         num_blocks=20,
+        std_error=0.005,
+        request_std_error=0.0,
         baseline_tokens_per_s=100.0,
         candidate_tokens_per_s=100.0 * (1.0 + gain),
     )

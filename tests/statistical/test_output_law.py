@@ -26,7 +26,13 @@ from engine.request import Sequence as Running
 from tests.support.chi_square import p_value, power
 from tests.support.mutants import MUTANTS, ArgmaxDraft, ReseededEachRound
 from tests.support.reference import output_law
-from tests.support.tiny_models import DRAFTERS, request, tiny_engine, tiny_model
+from tests.support.tiny_models import (
+    DRAFTERS,
+    independent_draft,
+    request,
+    tiny_engine,
+    tiny_model,
+)
 
 VOCAB = 8
 PROMPT = (1, 2, 3, 1, 2)
@@ -50,10 +56,11 @@ SAMPLINGS = (
     Sampling(1.0, top_p=0.8),
     Sampling(1.0, top_k=3),
 )
+MAKERS = {**DRAFTERS, "stranger": independent_draft}
 RUNS: tuple[tuple[str, float | None, int], ...] = (
-    ("draft", None, 3),
-    ("draft", 0.0, 1),
-    ("draft", 1.3, 1),
+    ("stranger", None, 3),
+    ("stranger", 0.0, 1),
+    ("stranger", 1.3, 1),
     ("layer-skip", None, 1),
     ("layer-skip", 0.0, 3),
     ("layer-skip", 1.3, 1),
@@ -126,7 +133,7 @@ def test_speculation_keeps_the_output_law(run: int) -> None:
     kind, draft_temperature, num_speculative_tokens = RUNS[run]
 
     outputs = sample(
-        DRAFTERS[kind],
+        MAKERS[kind],
         SAMPLINGS,
         run=run,
         num_speculative_tokens=num_speculative_tokens,
@@ -171,12 +178,12 @@ def test_a_wrong_rule_in_the_engine_is_noticed(name: str, monkeypatch: pytest.Mo
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
     monkeypatch.setattr("engine.verify_batch.verify_sampled", mutant.verify)
 
-    assert p_value_at_one(DRAFTERS["draft"], run=100) < ALPHA
+    assert p_value_at_one(independent_draft, run=100) < ALPHA
 
 
 def test_an_argmax_draft_against_the_full_q_is_noticed() -> None:
     """The test above rejects drafts that were not drawn from the q they are verified against."""
-    assert p_value_at_one(lambda engine: ArgmaxDraft(DRAFTERS["draft"](engine)), run=101) < ALPHA
+    assert p_value_at_one(lambda engine: ArgmaxDraft(independent_draft(engine)), run=101) < ALPHA
 
 
 def test_noise_reused_across_rounds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,4 +192,4 @@ def test_noise_reused_across_rounds_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("engine.verify_batch.uniform", noise)
     monkeypatch.setattr("engine.drafters.model.uniform", noise)
 
-    assert p_value_at_one(DRAFTERS["draft"], run=102) < ALPHA
+    assert p_value_at_one(independent_draft, run=102) < ALPHA

@@ -132,6 +132,24 @@ def independent_draft(engine: Engine) -> Drafter:
     )
 
 
+def similar_draft(engine: Engine) -> Drafter:
+    """The target with a disturbed embedding: it agrees about half of the time."""
+    target = engine.target
+    noise = torch.randn(target.embedding.shape, generator=torch.Generator().manual_seed(5))
+    return model_drafter(
+        engine,
+        Transformer(
+            target.config,
+            target.layers,
+            target.embedding + 0.3 * noise,
+            target.final_norm,
+            target.head,
+            target.backend,
+            target.max_len,
+        ),
+    )
+
+
 def layer_skip(engine: Engine) -> Drafter:
     """All layers of the target but its last."""
     last = engine.target.config.num_layers - 1
@@ -149,7 +167,7 @@ def target_itself(engine: Engine) -> Drafter:
 
 
 DRAFTERS: dict[str, Callable[[Engine], Drafter]] = {
-    "draft": independent_draft,
+    "draft": similar_draft,
     "layer-skip": layer_skip,
     "ngram": ngram,
     "target": target_itself,

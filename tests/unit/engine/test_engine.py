@@ -14,6 +14,7 @@ from engine.errors import EngineError, NumericError, RequestError
 from engine.model import Transformer
 from engine.request import FinishReason
 from policies.counters import SpecDecodeCounters
+from tests.support.reference import plain_logits
 from tests.support.scripted import ScriptedDrafter
 from tests.support.tiny_models import (
     DRAFTERS,
@@ -54,8 +55,6 @@ def test_counters_follow_a_hand_trace() -> None:
     engine = tiny_engine(TARGET)
     engine.load(scripted(engine, [4, 0, 2]))
 
-    # The first token comes from prefill; 5 + 1 + 3 more leave exactly K + 1 in the last round
-    # unless the limit is farther away.
     engine.admit(0, request(PROMPT, max_tokens=30))
     outcomes = [engine.round(4)[0] for _ in range(3)]
     counters = SpecDecodeCounters()
@@ -392,9 +391,8 @@ def test_recorded_log_probs_are_those_of_the_output() -> None:
             recorded += outcome.log_probs
         tokens = engine.release(0).tokens
 
-        fresh = tiny_engine(TARGET)
         expected = []
         for end in range(len(PROMPT) + 1, len(tokens)):
-            logits = fresh.target.logits(fresh._prefill(0, tuple(tokens[:end]))[-1])
+            logits = plain_logits(TARGET, [tuple(tokens[:end])])[0]
             expected.append(float(torch.log_softmax(logits / 0.8, -1)[tokens[end]]))
         assert recorded == pytest.approx(expected, abs=1e-4)
