@@ -79,9 +79,7 @@ class Root(click.Group):
             SystemExit: Always, with one of the codes in `autotune.cli.exits`.
         """
         try:
-            result = super().main(
-                args, PROGRAM, complete_var, False, windows_expand_args, **extra
-            )
+            result = super().main(args, PROGRAM, complete_var, False, windows_expand_args, **extra)
             sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except BrokenPipeError:

@@ -1,0 +1,48 @@
+# Every target sets up what it needs. PYTHON may name another interpreter, 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check test-long remeasure vllm-venv clean
+
+## Search the embedded default and publish the result to .spectuned/ (at most 15 minutes).
+demo: $(VENV)/.installed
+	$(BIN)/spectune tune
+
+## Measure the published result a second time, independently.
+remeasure: $(VENV)/.installed
+	$(BIN)/spectune remeasure
+
+## Linters, types, layers and all tests but the long ones.
+test: check
+	$(BIN)/spectune models fetch
+	$(BIN)/python -m pytest -m "not long"
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+## The tests that take long or need a real vLLM.
+test-long: $(VENV)/.installed-dev vllm-venv
+	$(BIN)/spectune models fetch
+	$(BIN)/python -m pytest -m long
+
+## A real vLLM (CPU build) in an environment of its own.
+vllm-venv:
+	PYTHON=$(PYTHON) deploy/make-vllm-venv.sh
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e .
+	mkdir -p .spectuned
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP_INSTALL) -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-vllm .spectuned build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,134 @@
+"""The ledger of a run, arm by arm: how often tried, on whose proposal, with what result."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from policies.estimate import paired_estimate
+from policies.types import Block, CellEvidence, PairedEstimate, SpeculativeConfig
+from store.records import FailureRecord, MeasurementRecord, PredictionRecord, Stage
+
+_ArmKey = tuple[int, SpeculativeConfig]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedArm:
+    """One arm at one batch size that was measured, or failed.
+
+    Attributes:
+        batch_size: Scheduled requests in the step.
+        config: The arm.
+        explored: Gain over unloaded off, pooled over the search's blocks; None with fewer than
+            two that count.
+        validated: The same over the fresh blocks after selection.
+        num_trials: Trials of the search by what proposed them, for example `prior` or `sampler`.
+        num_disturbed: Blocks that do not count because something else used the device.
+        predicted_tokens_per_s: What the model expected, or None.
+        failures: Why trials failed, in their order.
+    """
+
+    batch_size: int
+    config: SpeculativeConfig
+    explored: PairedEstimate | None
+    validated: PairedEstimate | None
+    num_trials: Mapping[str, int]
+    num_disturbed: int
+    predicted_tokens_per_s: float | None
+    failures: tuple[str, ...]
+
+    @property
+    def estimate(self) -> PairedEstimate | None:
+        """The estimate from fresh blocks where there are any, else the search's."""
+        return self.validated or self.explored
+
+    def evidence(self) -> CellEvidence:
+        """The arm as decisions see it."""
+        return CellEvidence(
+            batch_size=self.batch_size,
+            config=self.config,
+            explored=self.explored,
+            validated=self.validated,
+            predicted_tokens_per_s=self.predicted_tokens_per_s,
+        )
+
+
+def tried_arms(
+    measurements: Iterable[MeasurementRecord],
+    failures: Iterable[FailureRecord] = (),
+    predictions: Iterable[PredictionRecord] = (),
+    request_std_errors: Mapping[SpeculativeConfig, float] | None = None,
+) -> tuple[TriedArm, ...]:
+    """Pool the ledger of one run.
+
+    Args:
+        measurements: Blocks of one run.
+        failures: Its failed trials.
+        predictions: The model's figures; those of arms that were never tried are left out.
+        request_std_errors: The part of the standard error that blocks cannot see, where it is
+            known. Without it an estimate holds the noise between blocks alone.
+
+    Returns:
+        Every arm once: by batch size, then the fastest first, those without an estimate last.
+    """
+    blocks: dict[_ArmKey, list[MeasurementRecord]] = defaultdict(list)
+    for block in measurements:
+        blocks[arm_of(block)].append(block)
+    reasons: dict[_ArmKey, list[str]] = defaultdict(list)
+    for failure in failures:
+        reasons[arm_of(failure)].append(failure.reason)
+    predicted = {arm_of(record): record.tokens_per_s for record in predictions}
+    by_request = request_std_errors or {}
+    arms = [
+        TriedArm(
+            batch_size=batch_size,
+            config=config,
+            explored=_estimate(tried, "explore", by_request.get(config, 0.0)),
+            validated=_estimate(tried, "validate", by_request.get(config, 0.0)),
+            num_trials=_count_trials(tried),
+            num_disturbed=sum(block.disturbed for block in tried),
+            predicted_tokens_per_s=predicted.get((batch_size, config)),
+            failures=tuple(reasons.get((batch_size, config), ())),
+        )
+        for batch_size, config in {**blocks, **reasons}
+        for tried in [blocks.get((batch_size, config), [])]
+    ]
+    return tuple(sorted(arms, key=_order))
+
+
+def arm_of(record: MeasurementRecord | FailureRecord | PredictionRecord) -> _ArmKey:
+    """Batch size and configuration that a record is about."""
+    config = SpeculativeConfig(
+        drafter=record.drafter,
+        num_speculative_tokens=record.num_speculative_tokens,
+        draft_temperature=record.draft_temperature,
+    )
+    return record.batch_size, config
+
+
+def _count_trials(measurements: Iterable[MeasurementRecord]) -> dict[str, int]:
+    trials = {(one.proposed_by, one.trial_number) for one in measurements if one.stage == "explore"}
+    return dict(Counter(sorted(proposed_by for proposed_by, _ in trials)))
+
+
+def _estimate(
+    measurements: Iterable[MeasurementRecord], stage: Stage, request_std_error: float
+) -> PairedEstimate | None:
+    blocks = [
+        Block(
+            baseline_tokens=one.baseline_tokens,
+            baseline_s=one.baseline_s,
+            candidate_tokens=one.candidate_tokens,
+            candidate_s=one.candidate_s,
+        )
+        for one in measurements
+        if one.stage == stage and not one.disturbed
+    ]
+    return paired_estimate(blocks, request_std_error) if len(blocks) > 1 else None
+
+
+def _order(arm: TriedArm) -> tuple[int, bool, float, str]:
+    estimate = arm.estimate
+    log_gain = estimate.log_gain if estimate else 0.0
+    return arm.batch_size, estimate is None, -log_gain, arm.config.label()
