@@ -46,6 +46,11 @@ class AcceptanceProfile:
             self._replays[config] = replay(profiles, config.num_speculative_tokens)
         return self._replays[config]
 
+    def discard(self, drafter: str) -> None:
+        """Forget a drafter that turned out not to work."""
+        self.profiles = {key: rows for key, rows in self.profiles.items() if key[0] != drafter}
+        self.snapshots = {name: held for name, held in self.snapshots.items() if name != drafter}
+
     def log_std_error(self, config: SpeculativeConfig) -> float:
         """Standard error of log tokens per round from the choice of requests; 0 for K = 0."""
         if not config.speculates:

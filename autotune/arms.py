@@ -45,8 +45,10 @@ class SearchSpace:
         drafter, k = params["drafter"], params["num_speculative_tokens"]
         if drafter == OFF_DRAFTER:
             return OFF
-        known = {_label(t): t for t in self._temperatures[drafter]}
-        temperature = known.get(params["draft_temperature"]) if k else None
+        # A value that only other drafters have stands for the drafter's first one.
+        own = self._temperatures[drafter]
+        known = {_label(t): t for t in own}
+        temperature = known.get(params["draft_temperature"], own[0]) if k else None
         return SpeculativeConfig(
             drafter=drafter, num_speculative_tokens=k, draft_temperature=temperature
         )

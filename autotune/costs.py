@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from autotune.acceptance import AcceptanceProfile
 from autotune.progress import Progress
-from autotune.session import Session, derive_seed
+from autotune.seeds import derive_seed
+from autotune.session import Session
 from engine.drafters.model import ModelDrafter
+from engine.errors import EngineError
 from engine.latency import CostCell, time_draft, time_verify
 from engine.record import Trajectory
 from store.records import CostRecord
@@ -23,34 +25,40 @@ def measure_costs(
 
     Args:
         session: Its engine must be idle.
-        acceptance: For the drafters that survived replay, and their snapshots.
+        acceptance: For the drafters that survived replay, and their snapshots. One that fails
+            here is discarded with a note.
         progress: Told about every cell.
     """
     progress.begin("Time the steps")
     largest = session.settings.max_num_speculative_tokens
     verify_ks = sorted({0, 1, 2, 4, largest} - set(range(largest + 1, 5)))
     draft_ks = sorted({1, min(4, largest)})
-    drafters = [session.drafters[name] for name in acceptance.snapshots]
-    steps = len(session.settings.batch_sizes) * (len(verify_ks) + len(draft_ks) * len(drafters))
+    num_draft_cells = len(draft_ks) * len(acceptance.snapshots)
+    steps = len(session.settings.batch_sizes) * (len(verify_ks) + num_draft_cells)
     cells: list[CostCell] = []
     for batch_size in session.settings.batch_sizes:
         states = middle_states(session, batch_size)
         for k in verify_ks:
             cells.append(time_verify(session.engine, states, k, num_samples=_SAMPLES))
             progress.update(len(cells) / steps, f"verify, batch {batch_size}, K = {k}")
-        for drafter in drafters:
-            for k in draft_ks if isinstance(drafter, ModelDrafter) else draft_ks[:1]:
-                cells.append(
-                    time_draft(
-                        session.engine,
-                        drafter,
-                        states,
-                        acceptance.snapshots[drafter.name],
-                        k,
-                        num_samples=_SAMPLES,
+        for name in list(acceptance.snapshots):
+            drafter = session.drafters[name]
+            try:
+                for k in draft_ks if isinstance(drafter, ModelDrafter) else draft_ks[:1]:
+                    cells.append(
+                        time_draft(
+                            session.engine,
+                            drafter,
+                            states,
+                            acceptance.snapshots[name],
+                            k,
+                            num_samples=_SAMPLES,
+                        )
                     )
-                )
-                progress.update(len(cells) / steps, f"{drafter.name}, batch {batch_size}, K = {k}")
+                    progress.update(len(cells) / steps, f"{name}, batch {batch_size}, K = {k}")
+            except EngineError as error:
+                progress.note(f"drafter {name} skipped: {error}")
+                acceptance.discard(name)
     return cells
 
 

@@ -18,7 +18,8 @@ from time import perf_counter
 
 from autotune.acceptance import AcceptanceProfile
 from autotune.quiet import LoadWatch
-from autotune.session import Session, derive_seed
+from autotune.seeds import derive_seed
+from autotune.session import Session
 from engine.engine import RowOutcome
 from engine.record import Trajectory
 from policies.types import OFF, Block, SpeculativeConfig
@@ -154,25 +155,41 @@ class PairedBench:
         states = self._starts_of(arm).draw(batch_size * num_segments, generator)
         engine = self._session.engine
         engine.load(None if arm.is_off else self._session.drafters[arm.drafter])
-        for segment in range(num_segments):
-            rows = states[segment * batch_size : (segment + 1) * batch_size]
-            for slot, (trajectory, position) in enumerate(rows):
-                self._resume(arm, slot, trajectory, position, generator)
-            spent = 0.0
-            while True:
-                start = perf_counter()
-                outcomes = engine.round(arm.num_speculative_tokens, arm.draft_temperature)
-                seconds = perf_counter() - start
-                tally.add(outcomes, seconds)
-                spent += seconds
-                if spent >= window_s / num_segments:
-                    break
-                for slot, sequence in list(engine.sequences.items()):
-                    if sequence.finish_reason is not None:
-                        engine.release(slot)
-                        self._resume(arm, slot, generator.choice(self._usable), 1, generator)
-            for slot in range(batch_size):
+        try:
+            for segment in range(num_segments):
+                rows = states[segment * batch_size : (segment + 1) * batch_size]
+                self._segment(arm, rows, generator, tally, window_s / num_segments)
+        finally:  # An arm that failed must not stand in the way of the next one.
+            for slot in list(engine.sequences):
                 engine.release(slot)
+
+    def _segment(
+        self,
+        arm: SpeculativeConfig,
+        rows: list[tuple[Trajectory, int]],
+        generator: random.Random,
+        tally: Tally,
+        segment_s: float,
+    ) -> None:
+        """Run rounds from one set of rows, then free the slots."""
+        engine = self._session.engine
+        for slot, (trajectory, position) in enumerate(rows):
+            self._resume(arm, slot, trajectory, position, generator)
+        spent = 0.0
+        while True:
+            start = perf_counter()
+            outcomes = engine.round(arm.num_speculative_tokens, arm.draft_temperature)
+            seconds = perf_counter() - start
+            tally.add(outcomes, seconds)
+            spent += seconds
+            if spent >= segment_s:
+                break
+            for slot, sequence in list(engine.sequences.items()):
+                if sequence.finish_reason is not None:
+                    engine.release(slot)
+                    self._resume(arm, slot, generator.choice(self._usable), 1, generator)
+        for slot in range(len(rows)):
+            engine.release(slot)
 
     def _resume(
         self,

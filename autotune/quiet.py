@@ -30,9 +30,9 @@ class LoadWatch:
         """Monotonic seconds, busy CPU seconds of the machine, CPU seconds of this process."""
         try:
             fields = self._stat.read_text().split("\n", 1)[0].split()[1:9]
-        except OSError:
+            user, nice, system, _idle, _wait, irq, softirq, steal = (int(field) for field in fields)
+        except (OSError, ValueError):
             return None
-        user, nice, system, _idle, _wait, irq, softirq, steal = (int(field) for field in fields)
         busy = (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
         own = os.times()
         return monotonic(), busy, own.user + own.system

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import log1p
 
 from autotune.acceptance import profile_drafters
@@ -61,6 +62,7 @@ def remeasure(
     Raises:
         ConfigError: Nothing was published, or the device or the model is another one now.
     """
+    store.interrupt_stale_runs(datetime.now(UTC))
     publication = store.latest_any() if scope is None else store.latest(scope)
     if publication is None:
         raise ConfigError("nothing has been published yet: run `spectune tune` first")
@@ -84,9 +86,10 @@ def remeasure(
         for order, (arm, (status, first)) in enumerate(published.items()):
             batch_size, config = arm
             progress.update(order / len(published), f"{config.label()} at batch {batch_size}")
-            ledger.measure(
-                arm, settings.validate_blocks, stage="remeasure", proposed_by="validation"
-            )
+            if config.drafter in acceptance.snapshots:
+                ledger.measure(
+                    arm, settings.validate_blocks, stage="remeasure", proposed_by="validation"
+                )
             second = ledger.estimate(arm, "remeasure")
             if second is None:
                 progress.note(f"{config.label()} at batch {batch_size} could not be measured again")

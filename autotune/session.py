@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,22 +11,26 @@ import torch
 from autotune.device import DeviceInfo, detect
 from autotune.errors import ConfigError, TrafficError
 from autotune.progress import Progress
+from autotune.requests import RequestSet, to_requests
 from autotune.settings import TuneSettings
-from autotune.traffic.records import SampledRequest
 from autotune.workload import Workload, load_workload
-from engine.checkpoint.config import read_config
+from engine.checkpoint.config import ModelConfig, read_config
 from engine.checkpoint.fingerprint import tokenizer_sha256, weights_fingerprint
 from engine.checkpoint.hub import default_cache, resolve_model
 from engine.checkpoint.safetensors_reader import read_weights
 from engine.drafters.base import Drafter
-from engine.drafters.factory import DrafterSpec, build_drafter, layer_skip, ngram
+from engine.drafters.factory import (
+    DrafterSpec,
+    build_drafter,
+    layer_skip,
+    ngram,
+    weight_bytes,
+)
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.kv_cache import KvCache
 from engine.model import Transformer
 from engine.record import Trajectory, record
-from engine.request import Request
-from engine.sampling import SamplingParams
 from engine.tokenizer import Tokenizer
 
 _RECORD_BATCH = 16
@@ -92,9 +94,25 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
     budget = _memory_budget(settings, device)
     dtype = _resolve_dtype(settings, device)
     max_len = min(settings.max_len, config.max_position_embeddings)
-    requests, workload = _to_requests(workload, Tokenizer(folder), settings, max_len, progress)
-    longest = max(len(r.prompt_tokens) + r.params.max_tokens for r in requests)
-    max_len = min(max_len, -(-longest // _ALIGN) * _ALIGN)
+    usable = to_requests(
+        workload,
+        Tokenizer(folder),
+        progress,
+        num_requests=settings.num_requests,
+        seed=settings.seed,
+        max_len=max_len,
+        vocab_size=config.vocab_size,
+    )
+    max_len = min(max_len, -(-usable.longest // _ALIGN) * _ALIGN)
+    slots = max(*settings.batch_sizes, _RECORD_BATCH)
+    room = budget - _target_bytes(config, dtype, slots, max_len, budget)
+    per_token = KvCache.bytes_per_token(config, dtype)
+    used = usable.fit(min(room, budget * _SNAPSHOT_SHARE), per_token, settings.seed)
+    if len(used.requests) < len(usable.requests):
+        progress.note(
+            f"{len(used.requests)} of {len(usable.requests)} requests used: memory holds no more "
+            "answers"
+        )
     weights = read_weights(folder, config)
     num_parameters = sum(tensor.numel() for tensor in weights.values())
     model = Transformer.from_weights(
@@ -106,14 +124,10 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
     )
     del weights
     engine = Engine(
-        model,
-        eos_token_ids=config.eos_token_ids,
-        max_batch_size=max(*settings.batch_sizes, _RECORD_BATCH),
-        max_len=max_len,
+        model, eos_token_ids=config.eos_token_ids, max_batch_size=slots, max_len=max_len
     )
-    per_token = KvCache.bytes_per_token(config, dtype)
-    requests = _fit_snapshots(requests, budget, per_token, progress)
-    trajectories = _record(engine, requests, progress)
+    trajectories = _record(engine, used, progress)
+    room -= sum(trajectory.snapshot.num_bytes for trajectory in trajectories)
     target = Target(
         name=settings.target,
         folder=folder,
@@ -126,15 +140,17 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
     specs: dict[str, DrafterSpec] = {}
     for spec in _specs(settings, config.num_layers):
         try:
-            drafters[spec.name] = build_drafter(spec, engine, folder, budget_bytes=budget // 2)
-            specs[spec.name] = spec
+            drafter = build_drafter(spec, engine, folder, budget_bytes=max(0, room))
         except EngineError as error:
             progress.note(f"drafter {spec.name} skipped: {error}")
+            continue
+        drafters[spec.name], specs[spec.name] = drafter, spec
+        room -= drafter.num_bytes
     return Session(
         settings=settings,
         device=device,
         target=target,
-        workload=workload,
+        workload=used.workload,
         engine=engine,
         trajectories=trajectories,
         specs=specs,
@@ -176,78 +192,32 @@ def _memory_budget(settings: TuneSettings, device: DeviceInfo) -> int:
     return int(device.memory_bytes * _FREE_MEMORY_SHARE)
 
 
-def _to_requests(
-    workload: Workload,
-    tokenizer: Tokenizer,
-    settings: TuneSettings,
-    max_len: int,
-    progress: Progress,
-) -> tuple[list[Request], Workload]:
-    """Tokenise a fair sample of the workload; requests that do not fit are counted."""
-    sample = workload.sample(settings.num_requests, settings.seed)
-    skipped = Counter(workload.skipped)
-    requests: list[Request] = []
-    kept: list[SampledRequest] = []
-    for index, sampled in enumerate(sample.requests):
-        tokens = _prompt_tokens(sampled, tokenizer)
-        stops = [tokenizer.encode(stop) for stop in sampled.stop]
-        if any(len(stop) != 1 for stop in stops):
-            skipped["stop string of more than one token"] += 1
-        elif not tokens:
-            skipped["empty prompt"] += 1
-        elif len(tokens) + sampled.max_tokens > max_len:
-            skipped[f"longer than max_len = {max_len} tokens"] += 1
-        else:
-            kept.append(sampled)
-            requests.append(
-                Request(
-                    request_id=f"{index}",
-                    prompt_tokens=tuple(tokens),
-                    task=sampled.task,
-                    params=SamplingParams(
-                        temperature=sampled.temperature,
-                        top_p=sampled.top_p,
-                        top_k=sampled.top_k,
-                        max_tokens=sampled.max_tokens,
-                        seed=derive_seed(settings.seed, "request", index, sampled.seed),
-                        stop_token_ids=frozenset(stop[0] for stop in stops),
-                    ),
-                )
-            )
-    if skipped:
-        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
-        progress.note(f"requests skipped: {counts}")
-    if not requests:
-        raise TrafficError(f"{workload.source}: no request can be used with this model")
-    return requests, replace(sample, requests=tuple(kept), skipped=dict(skipped))
+def _target_bytes(
+    config: ModelConfig, dtype: torch.dtype, slots: int, max_len: int, budget: int
+) -> int:
+    """Memory of the target's weights and cache.
+
+    Raises:
+        ConfigError: It is more than there is.
+    """
+    needed = weight_bytes(config, dtype) + slots * max_len * KvCache.bytes_per_token(config, dtype)
+    if needed > budget:
+        raise ConfigError(
+            f"the target needs {needed / 2**20:.1f} MiB for weights and {slots} sequences of "
+            f"{max_len} tokens, has {budget / 2**20:.1f} MiB: lower batch_sizes or max_len, or "
+            "raise memory_bytes"
+        )
+    return needed
 
 
-def _prompt_tokens(sampled: SampledRequest, tokenizer: Tokenizer) -> list[int]:
-    if sampled.prompt is not None:
-        return tokenizer.encode(sampled.prompt, add_special_tokens=True)
-    messages = [{"role": m.role, "content": m.content} for m in sampled.messages]
-    return tokenizer.encode(tokenizer.render_chat(messages))
+def _record(engine: Engine, used: RequestSet, progress: Progress) -> tuple[Trajectory, ...]:
+    """The target's own answers.
 
-
-def _fit_snapshots(
-    requests: list[Request], budget: int, bytes_per_token: int, progress: Progress
-) -> list[Request]:
-    """Keep as many requests as the keys and values of their answers leave room for."""
-    room = budget * _SNAPSHOT_SHARE / bytes_per_token
-    kept: list[Request] = []
-    for request in requests:
-        room -= len(request.prompt_tokens) + request.params.max_tokens
-        if room < 0 and len(kept) >= 2:
-            break
-        kept.append(request)
-    if len(kept) < len(requests):
-        progress.note(f"{len(kept)} of {len(requests)} requests used: memory holds no more answers")
-    return kept
-
-
-def _record(engine: Engine, requests: list[Request], progress: Progress) -> tuple[Trajectory, ...]:
+    Raises:
+        TrafficError: There is nothing to draft in any of them.
+    """
     progress.begin("Record answers")
-    expected = sum(request.params.max_tokens for request in requests)
+    expected = sum(request.params.max_tokens for request in used.requests)
     done = 0
 
     def on_tokens(count: int) -> None:
@@ -255,11 +225,10 @@ def _record(engine: Engine, requests: list[Request], progress: Progress) -> tupl
         done += count
         progress.update(min(done / expected, 1.0), f"{done} tokens")
 
-    recorded = record(engine, requests, batch_size=_RECORD_BATCH, on_tokens=on_tokens)
+    recorded = record(engine, list(used.requests), batch_size=_RECORD_BATCH, on_tokens=on_tokens)
+    if not any(trajectory.num_decoded for trajectory in recorded):
+        raise TrafficError(
+            f"{used.workload.source}: every answer ends with its first token, so no drafter can "
+            "help"
+        )
     return tuple(recorded)
-
-
-def derive_seed(*parts: object) -> int:
-    """A 63-bit seed that depends on all parts and on nothing else."""
-    digest = hashlib.sha256(repr(parts).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1

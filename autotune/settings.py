@@ -13,6 +13,12 @@ from autotune.errors import ConfigError
 
 DEFAULT_TARGET = "smollm2-135m-instruct"
 
+STORE_FILE = "spectuned.db"
+"""Name of the store in the state folder."""
+
+STUDIES_FILE = "studies.db"
+"""Name of the search's own file, beside the store."""
+
 
 def state_dir() -> Path:
     """Where the store lives unless it is named.
@@ -68,16 +74,16 @@ class TuneSettings(BaseModel):
     batch_sizes: tuple[int, ...] = (1, 4, 16)
     max_num_speculative_tokens: int = Field(default=8, ge=1, le=32)
     draft_temperatures: tuple[float | None, ...] = (None, 0.0, 0.7, 1.3)
-    num_requests: int = Field(default=64, ge=2)
+    num_requests: int = Field(default=96, ge=2)
     trials: int = Field(default=8, ge=1)
     explore_blocks: int = Field(default=3, ge=2)
-    validate_blocks: int = Field(default=24, ge=2)
+    validate_blocks: int = Field(default=30, ge=2)
     window_s: float = Field(default=0.5, gt=0, le=60)
     max_len: int = Field(default=1024, ge=16)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     memory_bytes: int | None = Field(default=None, gt=0)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
 
     @field_validator("batch_sizes")
     @classmethod
@@ -97,6 +103,8 @@ class TuneSettings(BaseModel):
     @classmethod
     def _names(cls, value: dict[str, Path]) -> dict[str, Path]:
         for name in value:
+            if not name:
+                raise ValueError("a drafter needs a name")
             if name in ("off", "ngram") or name.startswith("layer-skip"):
                 raise ValueError(f"the name {name!r} is taken by a built-in drafter")
         return value

@@ -17,6 +17,7 @@ from optuna.trial import TrialState, create_trial
 
 from autotune.arms import SearchSpace
 from autotune.prior import Prior
+from autotune.study_file import create_study
 from policies.types import OFF, PairedEstimate, SpeculativeConfig
 
 _MAX_REASKS = 20
@@ -69,14 +70,14 @@ def search(
         trials: Arms to measure.
         seed: Seed of the sampler.
         measure: Called for every trial.
+
+    Raises:
+        ConfigError: The file cannot be used.
     """
-    storage.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0)
-    study = optuna.create_study(
-        study_name=name, storage=f"sqlite:///{storage}", sampler=sampler, direction="maximize"
-    )
+    study = create_study(storage, name, sampler)
     off_rate = prior.off_tokens_per_s(batch_size)
     predicted = {arm: log(prior.tokens_per_s(arm, batch_size) / off_rate) for arm in arms}
     study.add_trials(

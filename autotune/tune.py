@@ -61,6 +61,7 @@ def tune(
         StoreError: The store cannot be written.
     """
     progress.plan(_plan(settings))
+    store.interrupt_stale_runs(datetime.now(UTC))
     session = open_session(settings, progress)
     with run_record(store, session, "tune") as run_id:
         acceptance = profile_drafters(session, progress)

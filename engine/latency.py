@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 
-import torch
 from torch import Tensor
 
 from engine.drafters.base import Drafter, Proposal
@@ -20,8 +19,6 @@ from engine.engine import Engine
 from engine.kv_cache import KvSnapshot
 from engine.record import Trajectory
 from engine.request import Sequence
-
-_NO_HIDDEN = torch.empty(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +128,19 @@ def time_verify(
         num_samples: Timed passes after one warm-up.
     """
     engine.load(_FixedDrafter())
-    _resume_all(engine, states, {})
-    seconds = _time(lambda: engine.round(num_speculative_tokens), num_samples)
-    _release_all(engine)
+    num_tokens = 0
+
+    def verify() -> None:
+        nonlocal num_tokens
+        num_tokens = sum(1 + row.num_drafted for row in engine.round(num_speculative_tokens))
+
+    seconds = _time(engine, states, {}, num_speculative_tokens, verify, num_samples)
     return CostCell(
         kind="verify",
         drafter=None,
         batch_size=len(states),
         num_speculative_tokens=num_speculative_tokens,
-        num_tokens=len(states) * (1 + num_speculative_tokens),
+        num_tokens=num_tokens,
         seconds=seconds,
     )
 
@@ -164,38 +165,67 @@ def time_draft(
         num_samples: Timed proposals after one warm-up.
     """
     engine.load(drafter)
-    _resume_all(engine, states, snapshots)
-    slots = sorted(engine.sequences)
-    sequences = [engine.sequences[slot] for slot in slots]
-    limits = [num_speculative_tokens] * len(slots)
+    num_tokens = 0
 
     def propose() -> None:
-        drafter.propose(slots, sequences, limits, None)
-        for slot, sequence in zip(slots, sequences, strict=True):
-            drafter.ingest(slot, sequence, _NO_HIDDEN)
+        nonlocal num_tokens
+        slots = sorted(engine.sequences)
+        sequences = [engine.sequences[slot] for slot in slots]
+        limits = [
+            min(num_speculative_tokens, sequence.max_drafts(engine.max_len))
+            for sequence in sequences
+        ]
+        drafts = drafter.propose(slots, sequences, limits, None).tokens
+        num_tokens = sum(len(draft) for draft in drafts)
 
-    seconds = _time(propose, num_samples)
-    _release_all(engine)
+    seconds = _time(engine, states, snapshots, num_speculative_tokens, propose, num_samples)
     return CostCell(
         kind="draft",
         drafter=drafter.name,
-        batch_size=len(slots),
+        batch_size=len(states),
         num_speculative_tokens=num_speculative_tokens,
-        num_tokens=len(slots) * num_speculative_tokens,
+        num_tokens=num_tokens,
         seconds=seconds,
     )
 
 
+def _time(
+    engine: Engine,
+    states: list[tuple[Trajectory, int]],
+    snapshots: Mapping[str, KvSnapshot],
+    num_speculative_tokens: int,
+    step: Callable[[], None],
+    num_samples: int,
+) -> tuple[float, ...]:
+    """Seconds of a step, always from the same states; the first one warms up."""
+    seconds = []
+    try:
+        for _ in range(1 + num_samples):
+            _release_all(engine)
+            _resume_all(engine, states, snapshots, num_speculative_tokens)
+            start = perf_counter()
+            step()
+            seconds.append(perf_counter() - start)
+    finally:
+        _release_all(engine)
+    return tuple(seconds[1:])
+
+
 def _resume_all(
-    engine: Engine, states: list[tuple[Trajectory, int]], snapshots: Mapping[str, KvSnapshot]
+    engine: Engine,
+    states: list[tuple[Trajectory, int]],
+    snapshots: Mapping[str, KvSnapshot],
+    num_speculative_tokens: int,
 ) -> None:
+    """Fill the slots, in contexts that leave room for all drafts: only their length matters."""
+    longest = max(2, engine.max_len - num_speculative_tokens)
     for slot, (trajectory, position) in enumerate(states):
         request = trajectory.request
-        # Timing must not end early: the time of a step does not depend on what it emits.
-        params = replace(request.params, ignore_eos=True, max_tokens=engine.max_len)
-        sequence = trajectory.resume_at(position, replace(request, params=params))
+        tokens = trajectory.resume_at(position).tokens[:longest]
+        params = replace(request.params, max_tokens=engine.max_len)
+        shortened = replace(request, prompt_tokens=tuple(tokens[:1]), params=params)
         drafted = snapshots.get(request.request_id)
-        engine.resume(slot, sequence, trajectory.snapshot, drafted)
+        engine.resume(slot, Sequence(shortened, tokens), trajectory.snapshot, drafted)
 
 
 def _release_all(engine: Engine) -> None:
@@ -203,20 +233,15 @@ def _release_all(engine: Engine) -> None:
         engine.release(slot)
 
 
-def _time(run: Callable[[], object], num_samples: int) -> tuple[float, ...]:
-    run()
-    seconds = []
-    for _ in range(num_samples):
-        start = perf_counter()
-        run()
-        seconds.append(perf_counter() - start)
-    return tuple(seconds)
-
-
 def _interpolate(points: list[tuple[float, float]], x: float) -> float:
-    """Piecewise linear through the points; beyond them the outer segment goes on."""
+    """Piecewise linear through the points.
+
+    Beyond them the outer segment goes on, but no step gets cheaper there: a noisy cell would
+    otherwise lead to times below zero.
+    """
     if len(points) == 1:
         return points[0][1]
     right = min(max(bisect_left([point[0] for point in points], x), 1), len(points) - 1)
     (x0, y0), (x1, y1) = points[right - 1], points[right]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    slope = (y1 - y0) / (x1 - x0) if x1 > x0 else 0.0
+    return y1 + max(slope, 0.0) * (x - x1) if x > x1 else y0 + slope * (x - x0)

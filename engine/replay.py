@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.drafters.base import Drafter
 from engine.drafters.model import ModelDrafter
 from engine.record import Trajectory
-from engine.sampling import processed_probs
+from engine.sampling import check_logits, processed_probs
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +70,18 @@ class Replay:
 
     @property
     def tokens_per_round(self) -> float:
-        """Ratio of sums over requests."""
+        """Ratio of sums over requests; at least one of them must have decode rounds."""
         return float(self.num_tokens.sum() / self.num_rounds.sum())
 
     @property
     def tokens_per_round_std_error(self) -> float | None:
-        """Delete-one-request jackknife; None for a single request."""
-        count = self.num_tokens.shape[0]
+        """Delete-one-request jackknife; None with fewer than two requests that have rounds."""
+        decoded = self.num_rounds > 0
+        tokens, rounds = self.num_tokens[decoded], self.num_rounds[decoded]
+        count = rounds.shape[0]
         if count < 2:
             return None
-        left = (self.num_tokens.sum() - self.num_tokens) / (self.num_rounds.sum() - self.num_rounds)
+        left = (tokens.sum() - tokens) / (rounds.sum() - rounds)
         spread = ((left - left.mean()) ** 2).sum() * (count - 1) / count
         return float(spread.sqrt())
 
@@ -110,6 +112,9 @@ def profile_model(
 
     Returns:
         One profile per draft temperature.
+
+    Raises:
+        NumericError: The drafter's logits are not finite.
     """
     request, output = trajectory.request, trajectory.output_tokens
     limits = _limits(trajectory, max_drafts, max_len)
@@ -119,6 +124,7 @@ def profile_model(
         )
         return [empty] * len(draft_temperatures)
     logits = drafter.teacher_forced_logits(request.prompt_tokens, output)
+    check_logits(logits)  # An argmax over NaN would pass for a draft that is always wrong.
     wanted = torch.tensor(output[1:], device=logits.device)
     greedy = (logits.argmax(dim=-1) == wanted).double()
     target = torch.tensor([exp(value) for value in trajectory.log_probs], dtype=torch.float64)

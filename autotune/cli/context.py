@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from store.records import Publication
     from store.repository import Store
 
-STORE_FILE = "spectuned.db"
-"""Name of the store in the state folder."""
+_ALL = -1  # as a limit, SQLite reads it as none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ def store_location(ctx: click.Context) -> str:
     options = ctx.find_object(Options)
     if options is not None and options.store is not None:
         return options.store
-    from autotune.settings import state_dir
+    from autotune.settings import STORE_FILE, state_dir
 
     return str(state_dir() / STORE_FILE)
 
@@ -72,9 +71,16 @@ def latest(ctx: click.Context, *, as_json: bool) -> Publication:
         return found[0]
     if as_json:
         click.echo("null")
-    raise NothingPublishedError(
-        f"nothing is published in {store_location(ctx)}: run `spectune tune`, or name another "
-        "store with --store"
+    raise nothing_published(ctx)
+
+
+def nothing_published(ctx: click.Context) -> NothingPublishedError:
+    """The error with its remedy."""
+    from store.location import parse_location
+
+    return NothingPublishedError(
+        f"nothing is published in {parse_location(store_location(ctx))}: run `spectune tune`, or "
+        "name another store with --store"
     )
 
 
@@ -91,6 +97,19 @@ def publications(ctx: click.Context, *, limit: int) -> tuple[Publication, ...]:
         return reader.newest(store_location(ctx), limit)
     except StoreNotFoundError:
         return ()
+
+
+def published_by(ctx: click.Context, run_id: str) -> PublishedConfig | None:
+    """The document that a run published, or None.
+
+    Raises:
+        StoreError: The store cannot be read.
+        ConfigError: As `read_document`.
+    """
+    for publication in publications(ctx, limit=_ALL):
+        if publication.run_id == run_id.lower():
+            return read_document(publication)
+    return None
 
 
 def read_document(publication: Publication) -> PublishedConfig:

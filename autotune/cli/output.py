@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -12,22 +11,18 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PIPED_WIDTH = 200  # a pipe has no width, and a table cut to 80 columns loses its figures
-
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console for plain text: names in brackets are names, and colour needs a terminal."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    wide = not stream.isatty() and "COLUMNS" not in os.environ
     return Console(
         stderr=stderr,
-        width=_PIPED_WIDTH if wide else None,
+        # NO_COLOR takes emphasis away too: what asks for it is often no terminal at heart.
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
         markup=False,
         highlight=False,
         emoji=False,
-        soft_wrap=False,
     )
 
 

@@ -38,6 +38,8 @@ COMMANDS = (
 """Each is the attribute `command` of the module of that name beside this one."""
 
 EPILOG = (
+    "Exit codes: 0 done, 1 a fault of the program, 2 bad input, 3 refused by the serving engine, "
+    "4 nothing is published, 130 interrupted.\n\n"
     f'Completion in bash: eval "$(_{PROGRAM.upper()}_COMPLETE=bash_source {PROGRAM})"; '
     "zsh_source and fish_source are there too."
 )
@@ -79,7 +81,14 @@ class Root(click.Group):
             SystemExit: Always, with one of the codes in `autotune.cli.exits`.
         """
         try:
-            result = super().main(args, PROGRAM, complete_var, False, windows_expand_args, **extra)
+            result = super().main(
+                args,
+                PROGRAM,
+                complete_var,
+                standalone_mode=False,
+                windows_expand_args=windows_expand_args,
+                **extra,
+            )
             sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except BrokenPipeError:

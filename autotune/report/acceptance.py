@@ -9,13 +9,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
+from autotune.document import PublishedConfig
 from autotune.errors import ConfigError
-from autotune.report.arms import TriedArm
+from autotune.report.arms import TriedArm, tried_arms
 from policies.choose import choose_envelope
 from policies.types import SpeculativeConfig
 from store.records import AcceptanceRecord
+
+if TYPE_CHECKING:
+    from store.repository import Store
 
 Axis = Literal["task", "temperature", "position", "drafter"]
 """What rows are told apart by; `position` adds one column per draft position instead."""
@@ -100,6 +104,83 @@ class AcceptanceRow:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceReport:
+    """Acceptance of one run.
+
+    Attributes:
+        run_id: The run.
+        workload: Source of its workload.
+        axes: What the rows are told apart by.
+        rows: Empty where the run stored no acceptance.
+    """
+
+    run_id: str
+    workload: str
+    axes: tuple[str, ...]
+    rows: tuple[AcceptanceRow, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Everything as JSON values."""
+        return {
+            "run_id": self.run_id,
+            "workload": self.workload,
+            "by": list(self.axes),
+            "definitions": list(DEFINITIONS),
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def acceptance_report(
+    store: Store,
+    run_id: str,
+    config: PublishedConfig | None,
+    axes: tuple[str, ...],
+    *,
+    drafter: str | None = None,
+    num_speculative_tokens: int | None = None,
+) -> AcceptanceReport:
+    """Read a run's acceptance and add it up.
+
+    Args:
+        store: Holds the run.
+        run_id: The run.
+        config: What the run published, or None.
+        axes: As in `parse_axes`.
+        drafter: As in `select`.
+        num_speculative_tokens: As in `select`.
+
+    Raises:
+        StoreError: There is no such run, or it cannot be read.
+        ConfigError: The run has nothing of what was asked for.
+    """
+    run = store.run(run_id)
+    records = select(
+        store.acceptance(run_id),
+        published_arm(config) or best_arm(tried_arms(store.measurements(run_id))),
+        drafter=drafter,
+        num_speculative_tokens=num_speculative_tokens,
+        every_drafter="drafter" in axes,
+    )
+    return AcceptanceReport(
+        run_id=run.run_id,
+        workload=run.workload_source,
+        axes=axes,
+        rows=acceptance_rows(records, axes),
+    )
+
+
+def published_arm(config: PublishedConfig | None) -> SpeculativeConfig | None:
+    """The published envelope at its largest K; None where it does not speculate."""
+    if config is None or not config.envelope.max_num_speculative_tokens:
+        return None
+    return SpeculativeConfig(
+        drafter=config.envelope.drafter,
+        num_speculative_tokens=config.envelope.max_num_speculative_tokens,
+        draft_temperature=config.envelope.draft_temperature,
+    )
+
+
 def parse_axes(text: str) -> tuple[str, ...]:
     """The axes of a comma-separated list, each once.
 
@@ -154,15 +235,15 @@ def select(
     names = list(dict.fromkeys(arm.drafter for arm in arms))
     if drafter is not None and drafter not in names:
         raise ConfigError(f"drafter = {drafter}: the run has {', '.join(names)}")
-    first = default if default in arms else arms[0]
+    first = default if default is not None and default in arms else arms[0]
     sizes = sorted({arm.num_speculative_tokens for arm in arms})
     if num_speculative_tokens is not None and num_speculative_tokens not in sizes:
         raise ConfigError(
             f"k = {num_speculative_tokens}: the run has {', '.join(str(size) for size in sizes)}"
         )
-    wanted = (
-        first.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
-    )
+    wanted = num_speculative_tokens
+    if wanted is None:
+        wanted = first.num_speculative_tokens if first is default else sizes[-1]
     single = drafter is None and not every_drafter
     return tuple(
         record

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from engine.checkpoint.config import ModelConfig, read_config
 from engine.checkpoint.safetensors_reader import read_weights
 from engine.drafters.base import Drafter
@@ -99,12 +101,12 @@ def _build_draft_model(
             f"is served with {max_len}; lower the context length or take another draft"
         )
     require_same_vocabulary(Tokenizer(target_folder), Tokenizer(folder))
-    weight_bytes = _num_parameters(config) * target.dtype.itemsize
-    needed = weight_bytes + slots * max_len * KvCache.bytes_per_token(config, target.dtype)
+    num_weight_bytes = weight_bytes(config, target.dtype)
+    needed = num_weight_bytes + slots * max_len * KvCache.bytes_per_token(config, target.dtype)
     if budget_bytes is not None and needed > budget_bytes:
         raise EngineError(
-            f"drafter {name}: needs {needed / 2**20:.0f} MiB for weights and cache, "
-            f"has {budget_bytes / 2**20:.0f} MiB"
+            f"drafter {name}: needs {needed / 2**20:.1f} MiB for weights and cache, "
+            f"has {budget_bytes / 2**20:.1f} MiB"
         )
     model = Transformer.from_weights(
         config,
@@ -120,14 +122,15 @@ def _build_draft_model(
         KvCache.allocate(config, slots, max_len, target.dtype, target.device),
         target_vocab_size=target.config.vocab_size,
         shared_vocab_size=min(config.vocab_size, target.config.vocab_size),
-        num_weight_bytes=weight_bytes,
+        num_weight_bytes=num_weight_bytes,
     )
 
 
-def _num_parameters(config: ModelConfig) -> int:
-    """Parameters in memory, the head counted even when tied (packed layers keep a copy)."""
+def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Memory of a model's weights, the head counted even when tied (packed layers keep a copy)."""
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     per_layer = config.hidden_size * (
         heads + config.num_heads * config.head_dim + 3 * config.intermediate_size
     )
-    return config.num_layers * per_layer + 2 * config.vocab_size * config.hidden_size
+    num_parameters = config.num_layers * per_layer + 2 * config.vocab_size * config.hidden_size
+    return num_parameters * dtype.itemsize

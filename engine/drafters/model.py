@@ -129,8 +129,7 @@ class ModelDrafter:
         layout = make_layout(
             [0], [0], [len(tokens)], dtype=self.model.dtype, device=self.model.device
         )
-        flat = torch.tensor(tokens, device=self.model.device)
-        hidden = self.model.forward(flat, layout, self.cache)
+        hidden = self.model.forward(self._readable(tokens), layout, self.cache)
         self._processed(0, len(tokens))
         return self._on_target_vocabulary(self.model.logits(hidden[len(prompt_tokens) :]))
 
@@ -181,10 +180,15 @@ class ModelDrafter:
         layout = make_layout(
             slots, starts, [len(part) for part in tokens], dtype=model.dtype, device=model.device
         )
-        flat = torch.tensor([t for part in tokens for t in part], device=model.device)
+        flat = self._readable([token for part in tokens for token in part])
         hidden = model.forward(flat, layout, self.cache)
         ends = torch.tensor(layout.row_ends, device=model.device) - 1
         return self._on_target_vocabulary(model.logits(hidden[ends]))
+
+    def _readable(self, tokens: list[int]) -> Tensor:
+        """[T] int64; ids beyond the draft's embedding become its last: any draft is lossless."""
+        ids = torch.tensor(tokens, device=self.model.device)
+        return ids.clamp_max_(self.model.config.vocab_size - 1)
 
     def _on_target_vocabulary(self, logits: Tensor) -> Tensor:
         """[B, draft vocab] -> [B, target vocab]; ids that are not shared get -inf."""

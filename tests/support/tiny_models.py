@@ -141,7 +141,7 @@ def similar_draft(engine: Engine) -> Drafter:
         Transformer(
             target.config,
             target.layers,
-            target.embedding + 0.3 * noise,
+            target.embedding + 0.12 * noise,
             target.final_norm,
             target.head,
             target.backend,

@@ -1,0 +1,147 @@
+"""`spectune tune`: the main job, in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli import context, output
+
+if TYPE_CHECKING:
+    from store.records import Publication
+    from store.repository import Store
+
+
+def _named_folder(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Path]:
+    """`NAME=DIR` pairs as a mapping."""
+    folders: dict[str, Path] = {}
+    for value in values:
+        name, equals, folder = value.partition("=")
+        if not (name and equals and folder) or name in folders:
+            problem = "named twice" if name in folders else "must be NAME=DIR"
+            raise click.BadParameter(f"{value}: {problem}", ctx, param)
+        folders[name] = Path(folder).expanduser().absolute()
+    return folders
+
+
+def _named_target(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A folder by its full path, since the run may be repeated from elsewhere."""
+    folder = Path(value).expanduser() if value else None
+    return str(folder.absolute()) if folder is not None and folder.is_dir() else value
+
+
+@click.command(name="tune", short_help="Search, publish and show the fastest.")
+@click.option(
+    "--traffic",
+    type=click.Path(path_type=Path, resolve_path=True),
+    metavar="FILE",
+    help="JSONL of OpenAI-style requests.  [default: the requests that come with spectuned]",
+)
+@click.option(
+    "--target",
+    metavar="DIR|REPO",
+    callback=_named_target,
+    help="The model: a folder or a hub repository.  [default: smollm2-135m-instruct]",
+)
+@click.option(
+    "--drafter",
+    "drafters",
+    multiple=True,
+    metavar="NAME=DIR",
+    callback=_named_folder,
+    help="A draft model to try. May be repeated.",
+)
+@click.option(
+    "--layer-skip",
+    type=int,
+    multiple=True,
+    metavar="N",
+    help="Layers of the target to try as a draft. May be repeated.  [default: three depths]",
+)
+@click.option(
+    "--batch",
+    "batch_sizes",
+    type=int,
+    multiple=True,
+    metavar="N",
+    help="A batch size to measure. May be repeated.  [default: 1, 4, 16]",
+)
+@click.option(
+    "--max-k",
+    "max_num_speculative_tokens",
+    type=int,
+    metavar="K",
+    help="Largest number of draft tokens to try.  [default: 8]",
+)
+@click.option(
+    "--requests",
+    "num_requests",
+    type=int,
+    metavar="N",
+    help="Requests of the traffic to record.  [default: 64]",
+)
+@click.option(
+    "--trials",
+    type=int,
+    metavar="N",
+    help="Arms to measure per batch size.  [default: 8]",
+)
+@click.option("--seed", type=int, help="Seed of every random choice.  [default: 0]")
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16"]),
+    help="Compute type; auto is bfloat16 where the processor multiplies it.  [default: auto]",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    help="Where to run; auto takes a GPU if there is one.  [default: auto]",
+)
+@click.pass_context
+def command(ctx: click.Context, /, **values: object) -> None:
+    """Search the fastest configuration, publish it, and show it.
+
+    Records the target's answers to sampled requests, searches drafter, draft tokens, draft
+    temperature and on/off at every batch size, and measures the best again on fresh blocks
+    before anything is published. Ctrl-C ends it; what was published stays.
+    """
+    from autotune.settings import STUDIES_FILE, TuneSettings
+
+    # An option that was not given is left to the settings' own default.
+    settings = TuneSettings.parse(
+        {name: value for name, value in values.items() if value not in (None, (), {})}
+    )
+    from autotune.cli.bar import progress_bar
+    from autotune.tune import tune
+    from store.location import parse_location
+    from store.repository import Store
+
+    location = parse_location(context.store_location(ctx))
+    with Store.open(location) as repo:
+        with progress_bar() as bar:
+            publication = tune(settings, repo, location.parent / STUDIES_FILE, bar)
+        if publication is None:
+            raise context.NothingPublishedError(
+                "no trial was valid, so nothing was published; what was published before stays"
+            )
+        _print_result(repo, publication)
+
+
+def _print_result(repo: Store, publication: Publication) -> None:
+    """The tables of `spectune show` and `spectune acceptance`."""
+    from datetime import UTC, datetime
+
+    from autotune.cli.views.acceptance import print_acceptance
+    from autotune.cli.views.publication import print_publication
+    from autotune.report.acceptance import acceptance_report
+
+    console = output.make_console()
+    config = context.read_document(publication)
+    print_publication(console, config, publication, datetime.now(UTC))
+    console.print()
+    axes = ("task", "position")
+    print_acceptance(console, acceptance_report(repo, publication.run_id, config, axes))

@@ -1,0 +1,1 @@
+"""Reports as tables and lines of text."""
