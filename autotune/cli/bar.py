@@ -46,11 +46,11 @@ class Bar:
         self._console = console
         self._forecast = forecast or Forecast()
         self.display = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[left]}"),
-            TextColumn("{task.fields[detail]}"),
+            TextColumn("{task.fields[detail]}", markup=False),
             console=console,
             transient=True,
         )

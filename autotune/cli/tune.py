@@ -10,8 +10,22 @@ import click
 from autotune.cli import context, output
 
 if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
+
     from store.records import Publication
     from store.repository import Store
+
+
+class _Setting(click.Option):
+    """An option whose help tells the default of the setting it is for."""
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """The extras of the help, the default among them."""
+        from autotune.settings import TuneSettings
+
+        default = TuneSettings.model_fields[self.name or ""].default
+        told = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        return {**super().get_help_extra(ctx), "default": told}
 
 
 def _named_folder(
@@ -43,9 +57,10 @@ def _named_target(ctx: click.Context, param: click.Parameter, value: str | None)
 )
 @click.option(
     "--target",
+    cls=_Setting,
     metavar="DIR|REPO",
     callback=_named_target,
-    help="The model: a folder or a hub repository.  [default: smollm2-135m-instruct]",
+    help="The model: a folder or a hub repository.",
 )
 @click.option(
     "--drafter",
@@ -65,41 +80,47 @@ def _named_target(ctx: click.Context, param: click.Parameter, value: str | None)
 @click.option(
     "--batch",
     "batch_sizes",
+    cls=_Setting,
     type=int,
     multiple=True,
     metavar="N",
-    help="A batch size to measure. May be repeated.  [default: 1, 4, 16]",
+    help="A batch size to measure. May be repeated.",
 )
 @click.option(
     "--max-k",
     "max_num_speculative_tokens",
+    cls=_Setting,
     type=int,
     metavar="K",
-    help="Largest number of draft tokens to try.  [default: 8]",
+    help="Largest number of draft tokens to try.",
 )
 @click.option(
     "--requests",
     "num_requests",
+    cls=_Setting,
     type=int,
     metavar="N",
-    help="Requests of the traffic to record.  [default: 64]",
+    help="Requests of the traffic to record.",
 )
 @click.option(
     "--trials",
+    cls=_Setting,
     type=int,
     metavar="N",
-    help="Arms to measure per batch size.  [default: 8]",
+    help="Arms to measure per batch size.",
 )
-@click.option("--seed", type=int, help="Seed of every random choice.  [default: 0]")
+@click.option("--seed", cls=_Setting, type=int, help="Seed of every random choice.")
 @click.option(
     "--dtype",
+    cls=_Setting,
     type=click.Choice(["auto", "float32", "bfloat16"]),
-    help="Compute type; auto is bfloat16 where the processor multiplies it.  [default: auto]",
+    help="Compute type; auto is bfloat16 where the processor multiplies it.",
 )
 @click.option(
     "--device",
+    cls=_Setting,
     type=click.Choice(["auto", "cpu", "cuda"]),
-    help="Where to run; auto takes a GPU if there is one.  [default: auto]",
+    help="Where to run; auto takes a GPU if there is one.",
 )
 @click.pass_context
 def command(ctx: click.Context, /, **values: object) -> None:

@@ -17,7 +17,8 @@ def print_acceptance(console: Console, report: AcceptanceReport) -> None:
         return
     print_table(console, acceptance_table(report))
     for line in DEFINITIONS:
-        console.print(line, soft_wrap=True)
+        if "position" in report.axes or not line.startswith("position"):
+            console.print(line, soft_wrap=True)
     if report.workload == "default":
         console.print(words.DEFAULT_WORKLOAD, soft_wrap=True)
 

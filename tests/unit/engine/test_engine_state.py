@@ -59,15 +59,19 @@ def test_caches_hold_what_a_prefill_would_compute(kind: str, temperature: float)
     """After every round, of every K: the target's cache, and the draft's as far as it claims."""
     engine = running(kind, temperature)
     for num_speculative_tokens in (4, 1, 0, 3, 0, 0, 5, 8):
-        engine.round(num_speculative_tokens)
-
-        for slot, sequence in engine.sequences.items():
-            assert engine.cache.lengths[slot] == len(sequence.tokens) - 1
+        for outcome in engine.round(num_speculative_tokens):
+            slot, sequence = outcome.slot, engine.sequences[outcome.slot]
+            newest = len(sequence.tokens) - 1
+            assert engine.cache.lengths[slot] == newest
             assert_holds(engine.cache, slot, TARGET, sequence.tokens)
             drafter = engine.drafter
             if isinstance(drafter, ModelDrafter) and not isinstance(drafter, LayerSkipDrafter):
-                assert drafter.cache.lengths[slot] <= len(sequence.tokens) - 1
+                assert drafter.cache.lengths[slot] <= newest
                 assert_holds(drafter.cache, slot, drafter.model, sequence.tokens)
+                if outcome.num_drafted:
+                    # Only a last draft token that was accepted is still to be processed.
+                    behind = outcome.num_accepted == outcome.num_drafted
+                    assert drafter.cache.lengths[slot] == newest - behind
     assert all(count == 0 for slot, count in enumerate(engine.cache.lengths) if slot % 2)
 
 

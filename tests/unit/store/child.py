@@ -14,6 +14,7 @@ from pathlib import Path
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
+from store import reader
 from store.errors import StoreError
 from store.records import PublicationSlot
 from store.repository import Store
@@ -99,6 +100,12 @@ def read_as_nobody(path: str) -> None:
         say(f"{type(error).__name__} {error}")
 
 
+def read_plainly_as_nobody(path: str) -> None:
+    """Read without the database layer, without permission to write."""
+    drop_privileges()
+    say(f"read {reader.newest(path)[0].generation}")
+
+
 def read_slowly_as_nobody(path: str) -> None:
     """Stay in a reading transaction until the parent says so."""
     drop_privileges()
@@ -130,6 +137,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
         publish,
         publish_and_die,
         read_as_nobody,
+        read_plainly_as_nobody,
         read_slowly_as_nobody,
     )
 }

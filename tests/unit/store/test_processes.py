@@ -221,6 +221,15 @@ def test_reader_without_write_permission(open_folder: Path) -> None:
     assert os.listdir(open_folder) == ["store.db"]
 
 
+def test_plain_reader_without_write_permission(open_folder: Path) -> None:
+    """What cannot be read plainly there is read through the store (F11)."""
+    path = open_folder / "store.db"
+    begin(path)
+    open_folder.chmod(0o555)
+    with Child("read_plainly_as_nobody", path) as child:
+        assert child.go().end() == (0, ["read 1"], "")
+
+
 def test_reader_without_write_permission_beside_a_writer(open_folder: Path) -> None:
     """With a writer at work, what it committed last is read from its log (F11)."""
     path = open_folder / "store.db"

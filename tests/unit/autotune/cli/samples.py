@@ -139,6 +139,14 @@ def acceptance(config: SpeculativeConfig) -> list[AcceptanceRecord]:
 def fill(path: Path, envelope: EnvelopeModel = NGRAM_ENVELOPE, source: str = "default") -> Store:
     """A store with one run, its ledger and one publication; the caller closes it."""
     repo = Store.open(path, clock=lambda: CREATED)
+    fill_open(repo, envelope, source)
+    return repo
+
+
+def fill_open(
+    repo: Store, envelope: EnvelopeModel = NGRAM_ENVELOPE, source: str = "default"
+) -> None:
+    """The same in a store that is open."""
     repo.begin_run(
         make_run(
             run_id=RUN_ID,
@@ -165,7 +173,6 @@ def fill(path: Path, envelope: EnvelopeModel = NGRAM_ENVELOPE, source: str = "de
         for k in (1, 2, 3)
     )
     publish(repo, envelope, source)
-    return repo
 
 
 def publish(

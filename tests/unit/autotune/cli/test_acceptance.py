@@ -53,7 +53,9 @@ def test_axes(run: Run, fill: Fill) -> None:
     assert [(row["task"], row["temperature"]) for row in found] == [(None, 0.0), (None, 0.7)]
     found = rows(run, "--by", "task,temperature")
     assert len(found) == 3
-    assert "pos 1" not in run("acceptance", "--by", "task").stdout
+    text = run("acceptance", "--by", "task").stdout
+    assert "pos 1" not in text
+    assert "position i" not in text
 
 
 def test_drafter_axis_keeps_arms_apart(run: Run, fill: Fill) -> None:
