@@ -124,6 +124,7 @@ def acceptance_records(
                 expected_rounds=rounds,
                 tokens_per_round=counts.tokens_per_round,
                 tokens_per_round_std_error=counts.tokens_per_round_std_error,
+                num_drafts=float(drafts[1:].sum()),
                 num_draft_tokens=sum(k * float(n) for k, n in enumerate(drafts)),
                 num_accepted_tokens_per_pos=tuple(
                     float(n) for n in counts.num_accepted_per_pos.sum(dim=0)

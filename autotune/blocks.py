@@ -14,7 +14,7 @@ from policies.types import Block, PairedEstimate, SpeculativeConfig
 from store.records import FailureRecord, MeasurementRecord, ProposedBy, Stage
 from store.repository import Store
 
-_RETRY_SHARE = 0.5  # disturbed blocks are measured again, up to this share of the blocks asked for
+_RETRY_SHARE = 1.0  # disturbed blocks are measured again, up to this share of the blocks asked for
 
 Arm = tuple[int, SpeculativeConfig]
 """A batch size and a configuration."""

@@ -13,7 +13,6 @@ from autotune.errors import ConfigError
 from autotune.render.candidate import Candidate
 from autotune.render.vllm import VllmExport, render_vllm
 from autotune.report.arms import tried_arms
-from autotune.report.lookup import request_std_errors
 
 if TYPE_CHECKING:
     from store.repository import Store
@@ -163,7 +162,7 @@ def _alternatives(
     with open_store() as store:
         settings = store.run(config.run_id).settings
         arms = tried_arms(
-            store.measurements(config.run_id), request_std_errors=request_std_errors(config)
+            store.measurements(config.run_id), predictions=store.predictions(config.run_id)
         )
     return alternatives(
         arms,

@@ -25,7 +25,7 @@ from engine.record import Trajectory
 from policies.types import OFF, Block, SpeculativeConfig
 
 _ROWS_PER_WINDOW = 8  # distinct starting states in a window, where the batch is smaller
-_MAX_OTHERS_SHARE = 0.1  # of the processors, taken by others, beyond which a block is disturbed
+_MAX_OTHERS_SHARE = 0.2  # of the processors, taken by others, beyond which a block is disturbed
 
 
 @dataclass(slots=True)

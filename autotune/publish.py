@@ -14,16 +14,15 @@ from autotune.document import (
     CellEvidenceModel,
     EnvelopeModel,
     Identity,
-    Interval,
     Match,
     Policy,
     PublishedConfig,
     Target,
     Workload,
 )
+from autotune.figures import interval
 from autotune.prior import Prior
 from autotune.session import Session
-from policies.estimate import confidence_interval, gain
 from policies.schedule import BETWEEN_SIZES
 from policies.types import (
     CellDecision,
@@ -136,22 +135,6 @@ def build_document(
         ),
         run_id=run_id,
         reason=decision.reason,
-    )
-
-
-def interval(estimate: PairedEstimate, confidence: float) -> Interval:
-    """A measured gain as a fraction, with its two-sided interval."""
-    low, high = confidence_interval(estimate, confidence)
-    return Interval(
-        gain=gain(estimate.log_gain),
-        low=gain(low),
-        high=gain(high),
-        confidence=confidence,
-        num_blocks=estimate.num_blocks,
-        std_error=estimate.std_error,
-        request_std_error=estimate.request_std_error,
-        baseline_tokens_per_s=estimate.baseline_tokens_per_s,
-        candidate_tokens_per_s=estimate.candidate_tokens_per_s,
     )
 
 

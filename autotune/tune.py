@@ -158,6 +158,7 @@ def _predictions(
                 draft_temperature=arm.draft_temperature,
                 tokens_per_s=prior.tokens_per_s(arm, batch_size),
                 off_tokens_per_s=prior.off_tokens_per_s(batch_size),
+                request_std_error=prior.acceptance.log_std_error(arm),
             )
 
 

@@ -157,6 +157,7 @@ class AcceptanceRecord(fields.Record):
         expected_rounds: Verify rounds for those tokens (an expectation when replayed).
         tokens_per_round: Output tokens per round, a ratio of sums.
         tokens_per_round_std_error: Its standard error, or None where it cannot be told.
+        num_drafts: Rounds that drafted at least one token (an expectation when replayed).
         num_draft_tokens: Tokens drafted (an expectation when replayed).
         num_accepted_tokens_per_pos: Draft tokens accepted at each position of the draft.
         source: `replay` for an exact expectation, `engine` for counters of real rounds.
@@ -173,6 +174,7 @@ class AcceptanceRecord(fields.Record):
     expected_rounds: _Amount
     tokens_per_round: _Amount
     tokens_per_round_std_error: _OptionalAmount
+    num_drafts: _Amount
     num_draft_tokens: _Amount
     num_accepted_tokens_per_pos: Annotated[tuple[float, ...], fields.reals(0.0)]
     source: AcceptanceSource
@@ -219,6 +221,7 @@ class PredictionRecord(fields.Record):
         draft_temperature: Temperature the drafter samples at, or None.
         tokens_per_s: Output tokens per second expected of the arm.
         off_tokens_per_s: Output tokens per second expected of unloaded off.
+        request_std_error: Standard error of the log rate from the choice of requests.
     """
 
     run_id: _RunId
@@ -228,6 +231,7 @@ class PredictionRecord(fields.Record):
     draft_temperature: _OptionalAmount
     tokens_per_s: _Amount
     off_tokens_per_s: _Amount
+    request_std_error: _Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,6 +153,7 @@ class AcceptanceRow(EvidenceRow):
     expected_rounds: Mapped[float]
     tokens_per_round: Mapped[float]
     tokens_per_round_std_error: Mapped[float | None]
+    num_drafts: Mapped[float]
     num_draft_tokens: Mapped[float]
     num_accepted_tokens_per_pos: Mapped[list[float]] = mapped_column(JSON)
     source: Mapped[str]
@@ -185,6 +186,7 @@ class PredictionRow(EvidenceRow):
     draft_temperature: Mapped[float | None]
     tokens_per_s: Mapped[float]
     off_tokens_per_s: Mapped[float]
+    request_std_error: Mapped[float]
 
 
 class PublicationRow(Base):

@@ -29,8 +29,8 @@ AXES: tuple[str, ...] = get_args(Axis)
 DEFINITIONS = (
     "accepted = accepted / drafted tokens, without the bonus token; draft tokens after a "
     "rejection count as drafted.",
-    "position i = rounds that accepted the i-th draft token / all rounds, without the bonus "
-    "token; unconditional: a rejection counts against every later position.",
+    "position i = accepted i-th draft tokens / rounds that drafted, without the bonus token; "
+    "unconditional: a rejection counts against every later position.",
     "tokens per round = output tokens / all rounds, the bonus or recovered token included.",
 )
 """What the columns mean, one line each."""
@@ -47,6 +47,7 @@ class AcceptanceRow:
         num_requests: Requests in the group.
         num_output_tokens: Their output tokens.
         num_rounds: Verify rounds for those tokens (an expectation when replayed).
+        num_drafts: Rounds of them that drafted at least one token.
         num_draft_tokens: Tokens drafted in those rounds.
         num_accepted_tokens_per_pos: Draft tokens accepted at each position.
     """
@@ -57,6 +58,7 @@ class AcceptanceRow:
     num_requests: int
     num_output_tokens: int
     num_rounds: float
+    num_drafts: float
     num_draft_tokens: float
     num_accepted_tokens_per_pos: tuple[float, ...]
 
@@ -68,10 +70,10 @@ class AcceptanceRow:
 
     @property
     def acceptance_per_pos(self) -> tuple[float, ...]:
-        """Rounds that accepted the token at each position / all rounds; empty without rounds."""
-        if not self.num_rounds:
+        """Accepted tokens at each position / rounds that drafted; empty without drafts."""
+        if not self.num_drafts:
             return ()
-        return tuple(count / self.num_rounds for count in self.num_accepted_tokens_per_pos)
+        return tuple(count / self.num_drafts for count in self.num_accepted_tokens_per_pos)
 
     @property
     def draft_tokens_per_round(self) -> float | None:
@@ -94,6 +96,7 @@ class AcceptanceRow:
             "num_requests": self.num_requests,
             "num_output_tokens": self.num_output_tokens,
             "num_rounds": self.num_rounds,
+            "num_drafts": self.num_drafts,
             "num_draft_tokens": self.num_draft_tokens,
             "num_accepted_tokens": sum(self.num_accepted_tokens_per_pos),
             "num_accepted_tokens_per_pos": list(self.num_accepted_tokens_per_pos),
@@ -290,6 +293,7 @@ def _add_up(
         num_requests=sum(one.num_requests for one in group),
         num_output_tokens=sum(one.num_output_tokens for one in group),
         num_rounds=sum(one.expected_rounds for one in group),
+        num_drafts=sum(one.num_drafts for one in group),
         num_draft_tokens=sum(one.num_draft_tokens for one in group),
         num_accepted_tokens_per_pos=tuple(sum(counts) for counts in positions),
     )

@@ -58,16 +58,15 @@ def tried_arms(
     measurements: Iterable[MeasurementRecord],
     failures: Iterable[FailureRecord] = (),
     predictions: Iterable[PredictionRecord] = (),
-    request_std_errors: Mapping[SpeculativeConfig, float] | None = None,
 ) -> tuple[TriedArm, ...]:
     """Pool the ledger of one run.
 
     Args:
         measurements: Blocks of one run.
         failures: Its failed trials.
-        predictions: The model's figures; those of arms that were never tried are left out.
-        request_std_errors: The part of the standard error that blocks cannot see, where it is
-            known. Without it an estimate holds the noise between blocks alone.
+        predictions: The model's figures, with the part of the standard error that blocks cannot
+            see; those of arms that were never tried are left out. An idle drafter has none: its
+            rate does not depend on the choice of requests.
 
     Returns:
         Every arm once: by batch size, then the fastest first, those without an estimate last.
@@ -78,21 +77,21 @@ def tried_arms(
     reasons: dict[_ArmKey, list[str]] = defaultdict(list)
     for failure in failures:
         reasons[arm_of(failure)].append(failure.reason)
-    predicted = {arm_of(record): record.tokens_per_s for record in predictions}
-    by_request = request_std_errors or {}
+    predicted = {arm_of(record): record for record in predictions}
     arms = [
         TriedArm(
             batch_size=batch_size,
             config=config,
-            explored=_estimate(tried, "explore", by_request.get(config, 0.0)),
-            validated=_estimate(tried, "validate", by_request.get(config, 0.0)),
+            explored=_estimate(tried, "explore", prediction),
+            validated=_estimate(tried, "validate", prediction),
             num_trials=_count_trials(tried),
             num_disturbed=sum(block.disturbed for block in tried),
-            predicted_tokens_per_s=predicted.get((batch_size, config)),
+            predicted_tokens_per_s=prediction.tokens_per_s if prediction else None,
             failures=tuple(reasons.get((batch_size, config), ())),
         )
         for batch_size, config in {**blocks, **reasons}
         for tried in [blocks.get((batch_size, config), [])]
+        for prediction in [predicted.get((batch_size, config))]
     ]
     return tuple(sorted(arms, key=_order))
 
@@ -113,7 +112,7 @@ def _count_trials(measurements: Iterable[MeasurementRecord]) -> dict[str, int]:
 
 
 def _estimate(
-    measurements: Iterable[MeasurementRecord], stage: Stage, request_std_error: float
+    measurements: Iterable[MeasurementRecord], stage: Stage, prediction: PredictionRecord | None
 ) -> PairedEstimate | None:
     blocks = [
         Block(
@@ -125,7 +124,8 @@ def _estimate(
         for one in measurements
         if one.stage == stage and not one.disturbed
     ]
-    return paired_estimate(blocks, request_std_error) if len(blocks) > 1 else None
+    by_request = prediction.request_std_error if prediction else 0.0
+    return paired_estimate(blocks, by_request) if len(blocks) > 1 else None
 
 
 def _order(arm: TriedArm) -> tuple[int, bool, float, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autotune.document import Cell, CellEvidenceModel, PublishedConfig
 from autotune.figures import interval
 from autotune.report.arms import TriedArm, tried_arms
-from autotune.report.lookup import arm_of_evidence, cell_for, request_std_errors
+from autotune.report.lookup import arm_of_evidence, cell_for
 from policies.types import PairedEstimate, SpeculativeConfig
 from store.records import PredictionRecord
 
@@ -126,7 +126,6 @@ def explain_published(store: Store, config: PublishedConfig, batch_size: int) ->
         store.measurements(config.run_id, batch_size),
         failures,
         predictions,
-        request_std_errors(config),
     )
     return explain(config, batch_size, arms, predictions)
 

@@ -29,14 +29,3 @@ def arm_of_evidence(evidence: CellEvidenceModel) -> SpeculativeConfig:
         num_speculative_tokens=evidence.num_speculative_tokens,
         draft_temperature=evidence.draft_temperature,
     )
-
-
-def request_std_errors(config: PublishedConfig) -> dict[SpeculativeConfig, float]:
-    """The part of the standard error that the ledger's blocks cannot see, by published arm."""
-    found: dict[SpeculativeConfig, float] = {}
-    for one in config.evidence:
-        if one.measured is not None:
-            found[arm_of_evidence(one)] = one.measured.request_std_error
-        if one.best_candidate is not None and one.best_candidate_measured is not None:
-            found[one.best_candidate.config()] = one.best_candidate_measured.request_std_error
-    return found

@@ -95,6 +95,7 @@ def make_acceptance(run_id: str, /, **changes: Any) -> AcceptanceRecord:
         "expected_rounds": 300.5,
         "tokens_per_round": 1.7,
         "tokens_per_round_std_error": 0.02,
+        "num_drafts": 301.0,
         "num_draft_tokens": 601.0,
         "num_accepted_tokens_per_pos": (150.25, 60.5),
         "source": "replay",
@@ -129,6 +130,7 @@ def make_prediction(run_id: str, /, **changes: Any) -> PredictionRecord:
         "draft_temperature": None,
         "tokens_per_s": 120.5,
         "off_tokens_per_s": 100.25,
+        "request_std_error": 0.03,
     }
     return PredictionRecord(**values | changes)
 

@@ -75,8 +75,8 @@ def _problems(arm: TriedArm) -> str:
 def _footnotes(explanation: Explanation) -> list[str]:
     lines = [
         "Every speed-up is over speculation off, measured in the same blocks. The best of several "
-        "flatters itself in the search, so fresh blocks decide. Intervals of arms that are not "
-        "in the document hold the noise between blocks, not the choice of requests.",
+        "flatters itself in the search, so fresh blocks decide. Intervals join the noise between "
+        "blocks with the choice of requests.",
     ]
     if explanation.num_predicted:
         lines.append(

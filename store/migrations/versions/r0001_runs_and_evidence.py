@@ -101,6 +101,7 @@ def upgrade() -> None:
         sa.Column("expected_rounds", sa.Double, nullable=False),
         sa.Column("tokens_per_round", sa.Double, nullable=False),
         sa.Column("tokens_per_round_std_error", sa.Double),
+        sa.Column("num_drafts", sa.Double, nullable=False),
         sa.Column("num_draft_tokens", sa.Double, nullable=False),
         sa.Column("num_accepted_tokens_per_pos", sa.JSON, nullable=False),
         sa.Column("source", sa.String, nullable=False),
@@ -125,6 +126,7 @@ def upgrade() -> None:
         sa.Column("draft_temperature", sa.Double),
         sa.Column("tokens_per_s", sa.Double, nullable=False),
         sa.Column("off_tokens_per_s", sa.Double, nullable=False),
+        sa.Column("request_std_error", sa.Double, nullable=False),
     )
 
 

@@ -126,6 +126,7 @@ def acceptance(config: SpeculativeConfig) -> list[AcceptanceRecord]:
             expected_rounds=rounds,
             tokens_per_round=600 / rounds,
             tokens_per_round_std_error=0.1,
+            num_drafts=rounds,
             num_draft_tokens=2 * rounds,
             num_accepted_tokens_per_pos=tuple(
                 rounds / 2**position for position in range(1, config.num_speculative_tokens + 1)
@@ -168,7 +169,13 @@ def fill_open(
     for config in (SKIP, NGRAM):  # The best one last, so that the first is not it by chance.
         repo.add_acceptance(acceptance(config))
     repo.add_predictions(
-        make_prediction(RUN_ID, batch_size=size, num_speculative_tokens=k, tokens_per_s=140.0 + k)
+        make_prediction(
+            RUN_ID,
+            batch_size=size,
+            num_speculative_tokens=k,
+            tokens_per_s=140.0 + k,
+            request_std_error=0.0,
+        )
         for size in (1, 16)
         for k in (1, 2, 3)
     )

@@ -99,7 +99,15 @@ def test_order() -> None:
 def test_choice_of_requests_widens_the_interval() -> None:
     """The part that blocks cannot see is joined in quadrature, for the arms it is known of."""
     plain = tried_arms(LEDGER)
-    wide = tried_arms(LEDGER, request_std_errors={NGRAM: 0.3})
+    known = make_prediction(
+        RUN_ID,
+        batch_size=1,
+        drafter=NGRAM.drafter,
+        num_speculative_tokens=NGRAM.num_speculative_tokens,
+        draft_temperature=NGRAM.draft_temperature,
+        request_std_error=0.3,
+    )
+    wide = tried_arms(LEDGER, predictions=[known])
     before, after = find(plain, 1, NGRAM).validated, find(wide, 1, NGRAM).validated
     assert before is not None
     assert after is not None
