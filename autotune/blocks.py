@@ -30,13 +30,14 @@ class Ledger:
         bench: PairedBench,
         acceptance: AcceptanceProfile,
     ) -> None:
-        """Start with nothing measured."""
+        """Start with nothing measured; `num_disturbed` counts blocks that decide nothing."""
         self._store = store
         self._run_id = run_id
         self._bench = bench
         self._acceptance = acceptance
         self._blocks: dict[tuple[Stage, Arm], list[Block]] = defaultdict(list)
         self._next_index: dict[tuple[Stage, Arm], int] = defaultdict(int)
+        self.num_disturbed = 0
 
     def measure(
         self,
@@ -70,6 +71,7 @@ class Ledger:
                 self._record(block, arm, stage, proposed_by, trial_number, index)
             )
             on_block()
+            self.num_disturbed += block.disturbed
             if block.disturbed and retries:
                 retries -= 1
                 continue

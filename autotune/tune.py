@@ -74,6 +74,10 @@ def tune(
         ledger = Ledger(store, run_id, PairedBench(session, acceptance), acceptance)
         _explore(settings, studies, run_id, acceptance, prior, arms, ledger, progress)
         decision, evidence = _validate(settings, prior, arms, ledger, progress)
+        if ledger.num_disturbed:
+            progress.note(
+                f"{ledger.num_disturbed} blocks do not count: other processes used the processors"
+            )
         if decision.reason == NO_VALID_TRIAL:
             progress.note("no valid trial: nothing is published, what was published stays")
             return None

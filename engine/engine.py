@@ -304,6 +304,8 @@ class Engine:
     ) -> Proposal:
         if num_speculative_tokens == 0:
             return Proposal([[] for _ in slots], None)
+        if num_speculative_tokens < 0:
+            raise EngineError(f"K = {num_speculative_tokens}: must be 0 or more")
         if self.drafter is None:
             raise EngineError(f"K = {num_speculative_tokens}: no drafter is loaded")
         limits = [min(num_speculative_tokens, seq.max_drafts(self.max_len)) for seq in sequences]

@@ -25,7 +25,8 @@ def uniform(seed: int, round_index: int, position: int, purpose: Purpose) -> flo
 
     Args:
         seed: The request's seed; any integer, reduced modulo 2^64.
-        round_index: Decode round of the request; prefill is round 0.
+        round_index: Decode round of the request, from 1. Prefill shares the first one's number,
+            but samples a position that no round does.
         position: Position of the token in the sequence.
         purpose: What the number decides.
 

@@ -3,10 +3,10 @@
 Design, the same for every test of a law here.
 Null: the first three output tokens have exactly the joint law that plain forward passes of the
 target give, enumerated over all prefixes with processing in float64.
-Test: Pearson's chi-square on that joint law, n = 1,000 outputs per law, outcomes with fewer than
+Test: Pearson's chi-square on that joint law, n = 800 outputs per law, outcomes with fewer than
 five expected pooled; an outcome of probability 0 fails at once.
 Level: 1e-6 for the whole file, Bonferroni over its laws.
-Effect and power: a law at Cohen's w = 0.5 is noticed with probability 0.999 or more, asserted
+Effect and power: a law at Cohen's w = 0.55 is noticed with probability 0.999 or more, asserted
 below. The wrong rules in this file are much farther away.
 Seeds: request i of a run has seed 10^6 * run + i; models are seeded too.
 """
@@ -37,8 +37,8 @@ from tests.support.tiny_models import (
 VOCAB = 8
 PROMPT = (1, 2, 3, 1, 2)
 NUM_TOKENS = 3
-N = 1000
-EFFECT = 0.5
+N = 800
+EFFECT = 0.55
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,6 @@ RUNS: tuple[tuple[str, float | None, int], ...] = (
     ("stranger", 1.3, 1),
     ("layer-skip", None, 1),
     ("layer-skip", 0.0, 3),
-    ("layer-skip", 1.3, 1),
     ("ngram", None, 3),
 )
 ALPHA = 1e-6 / (len(RUNS) * len(SAMPLINGS))

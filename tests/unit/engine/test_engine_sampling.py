@@ -75,7 +75,7 @@ def test_a_request_does_not_notice_its_batch(kind: str) -> None:
 
     together = run(asked, kind)
 
-    for one in asked[::6]:
+    for one in asked[::10]:
         assert run([one], kind, seats=1)[one.request_id] == together[one.request_id]
 
 
@@ -99,7 +99,7 @@ def test_the_seed_decides() -> None:
     assert len({tuple(tokens) for tokens, _ in found.values()}) == 20
 
 
-@pytest.mark.parametrize("kind", ["draft", "layer-skip", "ngram"])
+@pytest.mark.parametrize("kind", ["draft", "ngram"])
 def test_every_likely_token_is_sampled(kind: str) -> None:
     """Of 300 seeds at T = 1, each token above 3 % appears: first, and after a verification.
 

@@ -83,10 +83,10 @@ def test_a_sequence_goes_on_elsewhere_as_if_nothing_had_happened(
 ) -> None:
     """Interrupted after any of the first rounds and resumed in another engine and slot."""
     whole = running(kind, temperature)
-    trace = [whole.round(3) for _ in range(8)]
+    trace = [whole.round(3) for _ in range(6)]
     expected = {slot: sequence.tokens for slot, sequence in whole.sequences.items()}
 
-    for num_rounds in range(5):
+    for num_rounds in (0, 1, 3):
         first = running(kind, temperature)
         for _ in range(num_rounds):
             first.round(3)
@@ -97,7 +97,7 @@ def test_a_sequence_goes_on_elsewhere_as_if_nothing_had_happened(
             drafted = first.drafter.snapshot(slot) if with_draft_snapshot else None
             snapshot = first.cache.snapshot(slot)
             second.resume(5 - slot, first.release(slot), snapshot, drafted)
-        for done in range(num_rounds, 8):
+        for done in range(num_rounds, 6):
             outcomes = {5 - outcome.slot: outcome for outcome in second.round(3)}
             assert [(o.num_drafted, o.num_accepted, o.num_emitted) for o in trace[done]] == [
                 (outcomes[s].num_drafted, outcomes[s].num_accepted, outcomes[s].num_emitted)

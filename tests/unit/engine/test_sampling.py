@@ -214,6 +214,13 @@ def test_one_possible_token_is_always_returned() -> None:
         assert sample_from(probs, [u] * 5).tolist() == [0, 1, 2, 3, 4]
 
 
+def test_a_point_that_rounding_lifts_to_the_end_stays_inside() -> None:
+    """With the smallest total there is, the largest uniform still returns a possible token."""
+    probs = torch.tensor([[0.0, 5e-324, 0.0]], dtype=torch.float64)
+
+    assert sample_from(probs, [ALMOST_ONE]).tolist() == [1]
+
+
 weights = st.lists(st.integers(0, 6), min_size=2, max_size=6).filter(any)
 
 

@@ -1,0 +1,149 @@
+"""Recording: the answers, their probabilities, and states to go on from."""
+
+from __future__ import annotations
+
+from math import exp
+
+import pytest
+import torch
+
+from engine.drafters.base import Drafter
+from engine.engine import Engine
+from engine.record import Trajectory, record
+from engine.request import FinishReason, Request
+from tests.support.reference import plain_logits, reference_probs
+from tests.support.tiny_models import (
+    DRAFTERS,
+    answer,
+    random_prompt,
+    request,
+    tiny_engine,
+    tiny_model,
+)
+
+TARGET = tiny_model(7)
+EOS = (5,)
+
+
+def engine_of(slots: int = 3) -> Engine:
+    """An engine with end tokens."""
+    return tiny_engine(TARGET, slots=slots, max_len=64, eos_token_ids=EOS)
+
+
+def mixed() -> list[Request]:
+    """Greedy and sampled requests, one of a single token."""
+    return [
+        request(random_prompt(1, 5), name="greedy", max_tokens=12),
+        request(random_prompt(2, 9), name="warm", temperature=0.8, max_tokens=12, seed=1),
+        request(random_prompt(3, 4), name="one", temperature=1.0, max_tokens=1, seed=2),
+        request(random_prompt(4, 7), name="cut", temperature=1.2, top_k=4, max_tokens=9, seed=3),
+        request(
+            random_prompt(5, 6), name="nucleus", temperature=1.0, top_p=0.7, max_tokens=12, seed=4
+        ),
+    ]
+
+
+def test_answers_are_those_of_plain_decoding() -> None:
+    """Batched, in the order of the requests."""
+    recorded = record(engine_of(), mixed(), batch_size=3)
+
+    sequences, _ = engine_of(slots=1).generate(mixed(), batch_size=1)
+    assert [t.request.request_id for t in recorded] == [r.request_id for r in mixed()]
+    assert [list(t.output_tokens) for t in recorded] == [s.output_tokens for s in sequences]
+    assert [t.finish_reason for t in recorded] == [s.finish_reason for s in sequences]
+    assert {t.finish_reason for t in recorded} == {FinishReason.STOP, FinishReason.LENGTH}
+
+
+def test_log_probs_are_of_the_processed_distribution() -> None:
+    """One for every token but the first, after temperature, top-k and top-p; 0 when greedy."""
+    for trajectory in record(engine_of(), mixed(), batch_size=3):
+        params = trajectory.request.params
+        assert len(trajectory.log_probs) == trajectory.num_decoded
+        for i, log_prob in enumerate(trajectory.log_probs, start=1):
+            before = (*trajectory.request.prompt_tokens, *trajectory.output_tokens[:i])
+            wanted = reference_probs(
+                plain_logits(TARGET, [before])[0].double().tolist(),
+                params.temperature,
+                params.top_k,
+                params.top_p,
+            )[trajectory.output_tokens[i]]
+            assert exp(log_prob) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_snapshots_hold_all_but_the_newest_token() -> None:
+    """Prompt and output, for answers that end at once too."""
+    for trajectory in record(engine_of(), mixed(), batch_size=2):
+        length = len(trajectory.request.prompt_tokens) + len(trajectory.output_tokens)
+        assert trajectory.snapshot.num_tokens == length - 1
+
+
+@pytest.mark.parametrize("position", [1, 4, 11])
+def test_an_answer_goes_on_from_any_point(position: int) -> None:
+    """From the snapshot, without a prefill, the greedy answer is the same."""
+    engine = tiny_engine(TARGET, slots=2)
+    asked = request(random_prompt(8, 6), max_tokens=12, ignore_eos=True)
+    (trajectory,) = record(engine, [asked], batch_size=1)
+
+    engine.resume(1, trajectory.resume_at(position), trajectory.snapshot, None)
+    while engine.sequences[1].finish_reason is None:
+        engine.round()
+
+    assert engine.release(1).output_tokens == list(trajectory.output_tokens)
+    assert list(trajectory.output_tokens) == answer(engine, asked.prompt_tokens, 12)
+
+
+def test_a_state_may_belong_to_another_request() -> None:
+    """The seed of a measurement replaces the recorded one; the tokens stay."""
+    (trajectory,) = record(engine_of(), mixed()[1:2], batch_size=1)
+    other = request(trajectory.request.prompt_tokens, name="other", temperature=0.8, seed=99)
+
+    state = trajectory.resume_at(2, other)
+
+    assert state.request is other
+    assert state.output_tokens == list(trajectory.output_tokens[:2])
+    assert state.finish_reason is None
+    assert trajectory.resume_at(2).request is trajectory.request
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_a_loaded_drafter_changes_nothing(kind: str) -> None:
+    """Recording never speculates."""
+    engine = engine_of()
+    drafter: Drafter = DRAFTERS[kind](engine)
+    engine.load(drafter)
+
+    def refuse(*args: object) -> object:
+        raise AssertionError("drafted while recording")
+
+    drafter.propose = refuse  # type: ignore[method-assign, assignment]
+
+    with_drafter = record(engine, mixed(), batch_size=3)
+
+    plain = record(engine_of(), mixed(), batch_size=3)
+    assert [tokens_of(t) for t in with_drafter] == [tokens_of(t) for t in plain]
+
+
+def tokens_of(trajectory: Trajectory) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """What replay uses of a trajectory."""
+    return trajectory.output_tokens, trajectory.log_probs
+
+
+def test_progress_adds_up_to_the_decoded_tokens() -> None:
+    """Every round reports its tokens; the first ones come from prefill."""
+    told: list[int] = []
+
+    recorded = record(engine_of(), mixed(), batch_size=2, on_tokens=told.append)
+
+    assert sum(told) == sum(t.num_decoded for t in recorded)
+
+
+def test_the_engine_is_idle_afterwards() -> None:
+    """Slots are free, and the trajectories are not touched by what comes later."""
+    engine = engine_of()
+    recorded = record(engine, mixed(), batch_size=3)
+    before = recorded[0].snapshot.keys.clone()
+
+    record(engine, mixed()[::-1], batch_size=3)
+
+    assert engine.sequences == {}
+    assert torch.equal(recorded[0].snapshot.keys, before)
