@@ -126,7 +126,7 @@ def profile_model(
     logits = drafter.teacher_forced_logits(request.prompt_tokens, output)
     check_logits(logits)  # An argmax over NaN would pass for a draft that is always wrong.
     wanted = torch.tensor(output[1:], device=logits.device)
-    greedy = (logits.argmax(dim=-1) == wanted).double()
+    greedy = (logits.argmax(dim=-1) == wanted).double().cpu()  # profiles live on the CPU
     target = torch.tensor([exp(value) for value in trajectory.log_probs], dtype=torch.float64)
     profiles = []
     for temperature in draft_temperatures:
@@ -139,7 +139,7 @@ def profile_model(
             probs = processed_probs(
                 logits, [used] * count, [params.top_k] * count, [params.top_p] * count
             )
-            drafted = probs.gather(1, wanted.unsqueeze(1)).squeeze(1).double()
+            drafted = probs.gather(1, wanted.unsqueeze(1)).squeeze(1).double().cpu()
             accept = (drafted / target).clamp(max=1.0)
         profiles.append(_chain_profile(accept, limits, max_drafts))
     return profiles

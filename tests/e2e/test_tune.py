@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 import optuna
 import pytest
 
+from autotune.device import Detection, DeviceInfo
 from autotune.document import CellEvidenceModel, Interval, PublishedConfig
-from autotune.errors import TrafficError
+from autotune.errors import ConfigError, TrafficError
 from autotune.figures import interval
 from autotune.paired import PairedBench
 from autotune.progress import Silent
@@ -39,6 +40,7 @@ from tests.support.traffic import mixed, prompt, write_traffic
 
 BATCH_SIZES = (1, 3)
 K_MAX = 3
+SMALL: dict[str, Any] = {"layer_skip": (), "batch_sizes": (2,), "trials": 2}
 
 
 @dataclass
@@ -230,19 +232,44 @@ def test_what_was_skipped_is_noted(tuned: Tuned) -> None:
     assert len(tuned.notes) == 3
 
 
-def test_every_published_figure_can_be_recomputed(tuned: Tuned) -> None:
-    """From the stored blocks, fresh ones where there are any, and the requests' part."""
-    rows = tuned.store.measurements(tuned.first.run_id)
-    recomputed = 0
-    for cell in tuned.document.evidence:
+def num_recomputed(store: Store, publication: Publication) -> int:
+    """Recompute every published figure from the stored blocks; how many there were."""
+    document = PublishedConfig.model_validate_json(publication.document)
+    rows = store.measurements(publication.run_id)
+    count = 0
+    for cell in document.evidence:
         for config, published in arms_of(cell):
             blocks = blocks_of(rows, cell.batch_size, config, "validate") or blocks_of(
                 rows, cell.batch_size, config, "explore"
             )
             estimate = paired_estimate(blocks, published.request_std_error)
-            assert interval(estimate, tuned.document.policy.confidence) == published
-            recomputed += 1
-    assert recomputed >= len(BATCH_SIZES)
+            assert interval(estimate, document.policy.confidence) == published
+            count += 1
+    return count
+
+
+def test_every_published_figure_can_be_recomputed(tuned: Tuned) -> None:
+    """From the stored blocks, fresh ones where there are any, and the requests' part."""
+    assert num_recomputed(tuned.store, tuned.first) >= len(BATCH_SIZES)
+    assert num_recomputed(tuned.store, tuned.second) >= len(BATCH_SIZES)
+
+
+def test_a_real_clock_gives_a_publication_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the noise decides: a document whose figures can be recomputed."""
+    monkeypatch.setattr("autotune.paired.LoadWatch", QuietWatch)
+    world = World(tmp_path)
+    with Store.open(world.location) as store:
+        published = world.tune(store, **(SMALL | {"window_s": 0.02, "layer_skip": (1,)}))
+
+        assert published is not None
+        document = PublishedConfig.model_validate_json(published.document)
+        assert document.to_bytes() == published.document
+        assert document.schedule[-1].bs_hi is None
+        rows = store.measurements(published.run_id)
+        assert all(row.baseline_s >= 2 * 0.02 and row.candidate_s >= 2 * 0.02 for row in rows)
+        num_recomputed(store, published)
 
 
 # ---------------------------------------------------------------- the evidence
@@ -361,6 +388,19 @@ def test_a_drafter_that_is_gone_is_noted(tuned: Tuned) -> None:
     assert "could not be measured again" in notes
 
 
+def test_another_device_is_refused(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publication can only be checked where it is valid; no run begins."""
+    elsewhere = DeviceInfo(kind="cpu", name="Other CPU", memory_bytes=1 << 30, cores=1)
+    found = Detection(devices=(elsewhere,), lost=(), chosen=elsewhere, notes=())
+    monkeypatch.setattr("autotune.session.detect", lambda request: found)
+    runs = tuned.store.runs()
+
+    with pytest.raises(ConfigError, match="the device is not the one that was published for"):
+        remeasure(tuned.store, Silent(), scope=tuned.first.scope)
+
+    assert tuned.store.runs() == runs
+
+
 # ---------------------------------------------------------------- when things go wrong
 
 
@@ -376,9 +416,6 @@ def store(world: World) -> Iterator[Store]:
     """Its store."""
     with Store.open(world.location) as opened:
         yield opened
-
-
-SMALL: dict[str, Any] = {"ngram": True, "layer_skip": (), "batch_sizes": (2,), "trials": 2}
 
 
 def test_when_all_trials_fail_the_old_document_stays(
@@ -401,6 +438,27 @@ def test_when_all_trials_fail_the_old_document_stays(
     assert store.measurements(run.run_id) == ()
     assert world.progress.notes[-1].startswith("no valid trial: nothing is published")
     assert run.status == "done"
+
+
+def test_nothing_published_is_nothing_to_measure_again(store: Store) -> None:
+    """The message says what to do first; another scope's publication does not count."""
+    for scope in (None, "elsewhere"):
+        with pytest.raises(ConfigError, match="run `spectune tune` first"):
+            remeasure(store, Silent(), scope=scope)
+
+
+def test_on_a_machine_that_is_never_quiet_nothing_is_published(
+    world: World, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Disturbed blocks are stored and counted out loud, and decide nothing."""
+    monkeypatch.setattr(QuietWatch, "share", 0.5)
+
+    assert world.tune(store, **SMALL) is None
+
+    rows = store.measurements(store.runs()[0].run_id)
+    assert rows
+    assert all(row.disturbed for row in rows)
+    assert f"{len(rows)} blocks do not count" in "\n".join(world.progress.notes)
 
 
 def test_without_any_drafter_nothing_is_published(world: World, store: Store) -> None:

@@ -112,15 +112,15 @@ class EvenBench(PairedBench):
 def test_windows_show_the_replayed_tokens_per_round() -> None:
     """Short windows of a drafter that accepts in bursts are not biased: 4 standard errors.
 
-    60 blocks of 64 rounds; the standard error is below 3 %, which is asserted.
+    40 blocks of 64 rounds; the standard error is below 4 %, which is asserted.
     """
     session = memory_session(REQUESTS, {"bursts": bursts}, window_s=4.0)
     bench, acceptance = bench_for(session)
 
-    found, error = tokens_per_round(bench, 60, batch_size=8)
+    found, error = tokens_per_round(bench, 40, batch_size=8)
 
     wanted = acceptance.replay(K5).tokens_per_round
-    assert error < 0.03 * wanted
+    assert error < 0.04 * wanted
     assert abs(found - wanted) < 4 * error
 
 
@@ -150,7 +150,7 @@ def test_the_batch_size_is_constant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_windows_form_abba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Off, arm, arm, off or the reverse, by chance; the arm is loaded for its windows only."""
-    bench, session = sampled_bench()
+    bench, session = sampled_bench(window_s=1.0)
     loads: list[str] = []
     load = session.engine.load
     monkeypatch.setattr(

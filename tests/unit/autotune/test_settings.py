@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from autotune.errors import ConfigError
-from autotune.settings import TuneSettings, state_dir
+from autotune.settings import TuneSettings
 
 
 @pytest.mark.parametrize(
@@ -105,35 +104,3 @@ def test_settings_cannot_be_changed() -> None:
     settings = TuneSettings()
     with pytest.raises(ValidationError, match="frozen"):
         settings.trials = 3
-
-
-def test_the_state_lives_where_the_environment_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An explicit folder, then one beside the virtual environment, then the user's own."""
-    monkeypatch.setenv("SPECTUNED_STATE", str(tmp_path / "chosen"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "checkout" / ".venv"))
-    assert state_dir() == tmp_path / "chosen"
-
-    monkeypatch.delenv("SPECTUNED_STATE")
-    assert state_dir() == tmp_path / "state" / "spectuned"
-
-    (tmp_path / "checkout" / ".spectuned").mkdir(parents=True)
-    assert state_dir() == tmp_path / "checkout" / ".spectuned"
-
-
-@pytest.mark.parametrize("value", [None, "relative/state"])
-def test_without_a_usable_xdg_folder_the_home_counts(
-    value: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The specification asks to ignore relative paths."""
-    monkeypatch.delenv("SPECTUNED_STATE", raising=False)
-    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    if value is None:
-        monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    else:
-        monkeypatch.setenv("XDG_STATE_HOME", value)
-
-    assert state_dir() == tmp_path / ".local" / "state" / "spectuned"

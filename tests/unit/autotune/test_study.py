@@ -229,9 +229,9 @@ def test_failures_do_not_end_the_search(searching: Search) -> None:
     def fragile(config: SpeculativeConfig) -> PairedEstimate | None:
         return None if config.drafter == "layer-skip-2" else truth(config)
 
-    measured = searching.run(fragile, trials=12)
+    measured = searching.run(fragile, trials=8)
 
-    assert len(measured) == 12
+    assert len(measured) == 8
     states = Counter(trial.state for trial in searching.study().trials)
     failed = sum(config.drafter == "layer-skip-2" for config in measured)
     assert states[TrialState.FAIL] == failed > 0
@@ -244,12 +244,12 @@ def test_a_search_in_which_all_fails_ends(searching: Search) -> None:
 
 
 def test_a_small_space_repeats_its_arms(searching: Search) -> None:
-    """D8: two arms and twenty trials: repeats are asked for as such, and the loop ends."""
+    """D8: two arms and twelve trials: repeats are asked for as such, and the loop ends."""
     measured = searching.run(
-        lambda config: estimate(0.1), trials=20, temperatures={"ngram": [None]}, k_max=2
+        lambda config: estimate(0.1), trials=12, temperatures={"ngram": [None]}, k_max=2
     )
 
-    assert len(measured) <= 20
+    assert len(measured) <= 12
     assert set(measured) <= {
         SpeculativeConfig(drafter="ngram", num_speculative_tokens=k) for k in range(3)
     }
@@ -258,8 +258,8 @@ def test_a_small_space_repeats_its_arms(searching: Search) -> None:
 
 def test_one_seed_one_search(tmp_path: Path) -> None:
     """D10: with one worker, equal seeds and measurements give the same proposals."""
-    runs = [Search(tmp_path / f"{i}.db").run(truth, trials=7, seed=5) for i in range(2)]
-    other = Search(tmp_path / "other.db").run(truth, trials=7, seed=6)
+    runs = [Search(tmp_path / f"{i}.db").run(truth, trials=6, seed=5) for i in range(2)]
+    other = Search(tmp_path / "other.db").run(truth, trials=6, seed=6)
 
     assert runs[0] == runs[1] != other
 
@@ -285,12 +285,12 @@ def test_a_trial_left_running_does_not_matter(searching: Search) -> None:
     with pytest.raises(KeyboardInterrupt):
         searching.run(killed, name="killed/batch-4")
 
-    assert len(searching.run(truth, name="next/batch-4", trials=5)) == 5
+    assert len(searching.run(truth, name="next/batch-4", trials=3)) == 3
 
 
 def test_nothing_is_printed(searching: Search, capfd: pytest.CaptureFixture[str]) -> None:
     """Optuna's own lines would tear a progress bar."""
-    searching.run(truth, trials=4)
+    searching.run(truth, trials=2)
 
     assert capfd.readouterr() == ("", "")
 
