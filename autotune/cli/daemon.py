@@ -28,6 +28,6 @@ def command(ctx: click.Context, config: Path | None) -> None:
             "or in SPECTUNED_STORE",
             ctx,
         )
-    from autotune.service import run
+    from autotune.service.serve import run
 
     ctx.exit(run(config))

@@ -19,7 +19,7 @@ from autotune.cli import output
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(requested: str, as_json: bool) -> None:
     """Find the devices and say which one would be tuned on, and why."""
-    from autotune.device import detect
+    from autotune.device.detection import detect
     from autotune.report.devices import detection_json
 
     detection = detect("cpu" if requested == "cpu" else "cuda" if requested == "cuda" else "auto")

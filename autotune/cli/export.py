@@ -62,7 +62,7 @@ def command(
     start without the option. With --json, `null` stands for "nothing published".
     """
     from autotune.cli.views.export import export_lines
-    from autotune.export import plan_vllm, provide_draft
+    from autotune.render.plan import plan_vllm, provide_draft
     from store.location import parse_location
 
     config = context.read_document(context.latest(ctx, as_json=as_json))

@@ -20,8 +20,8 @@ def command(ctx: click.Context, seed: int | None, as_json: bool) -> None:
     twenty is expected to miss zero by chance.
     """
     from autotune.cli.bar import progress_bar
-    from autotune.remeasure import remeasure
     from autotune.report.comparison import comparison_json
+    from autotune.tuning.remeasure import remeasure
     from store.repository import Store
 
     context.latest(ctx, as_json=as_json)

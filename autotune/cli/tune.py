@@ -137,7 +137,7 @@ def command(ctx: click.Context, /, **values: object) -> None:
         {name: value for name, value in values.items() if value not in (None, (), {})}
     )
     from autotune.cli.bar import progress_bar
-    from autotune.tune import tune
+    from autotune.tuning.tune import tune
     from store.location import parse_location
     from store.repository import Store
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.remeasure import Comparison
+from autotune.tuning.remeasure import Comparison
 from policies.estimate import gain
 from policies.types import PairedEstimate
 

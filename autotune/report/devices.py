@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from autotune.device import Detection, DeviceInfo
+from autotune.device.detection import Detection, DeviceInfo
 
 
 def detection_json(detection: Detection) -> dict[str, object]:

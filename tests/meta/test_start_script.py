@@ -19,7 +19,7 @@ def test_start_script_only_starts_the_service() -> None:
             imported.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module)
-    assert imported == {"autotune.service"}
+    assert imported == {"autotune.service.serve"}
 
 
 def test_service_loads_nothing_heavy() -> None:
@@ -27,7 +27,7 @@ def test_service_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "sys.modules.update(dict.fromkeys(['torch', 'optuna', 'numpy', 'triton']))\n"
-        "import autotune.service\n"
+        "import autotune.service.serve\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False

@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from autotune.service import EXIT_NEEDS_OPERATOR, GRACE_S
-from autotune.service_config import ServiceConfig
+from autotune.service.config import ServiceConfig
+from autotune.service.serve import EXIT_NEEDS_OPERATOR, GRACE_S
 from tests.support.service_process import ROOT
 
 UNIT = ROOT / "deploy" / "spectuned.service"

@@ -1,6 +1,6 @@
 """A worker with a search of ours: `python -m tests.support.fake_worker NAME`.
 
-All but the search is the real `autotune.worker`.
+All but the search is the real `autotune.service.worker`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from autotune.errors import TrafficError
 from autotune.progress import Progress, Stage
+from autotune.service.worker import Tune, main
 from autotune.settings import TuneSettings
-from autotune.worker import Tune, main
 from store.records import Publication, PublicationSlot
 from store.repository import Store
 from tests.contract.store_samples import make_run

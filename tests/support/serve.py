@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from autotune.logs import configure_logs
-from autotune.service import serve
-from autotune.service_config import load_config
+from autotune.service.config import load_config
+from autotune.service.logs import configure_logs
+from autotune.service.serve import serve
 
 if __name__ == "__main__":
     configure_logs()

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.device import DeviceInfo
-from autotune.session import Session, Target
+from autotune.device.detection import DeviceInfo
 from autotune.settings import TuneSettings
 from autotune.traffic.records import SampledRequest
-from autotune.workload import Workload, fingerprint
+from autotune.traffic.workload import Workload, fingerprint
+from autotune.tuning.session import Session, Target
 from engine.drafters.base import Drafter
 from engine.engine import Engine
 from engine.record import record

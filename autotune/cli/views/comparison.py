@@ -9,7 +9,7 @@ from rich.table import Table
 
 from autotune.cli.views import words
 from autotune.cli.views.tables import add_columns, new_table, print_table
-from autotune.remeasure import Comparison
+from autotune.tuning.remeasure import Comparison
 from policies.estimate import gain
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from autotune.cli.views import words
 from autotune.cli.views.tables import add_columns, new_table, print_table
-from autotune.device import Detection
+from autotune.device.detection import Detection
 
 
 def print_detection(console: Console, detection: Detection) -> None:

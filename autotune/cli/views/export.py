@@ -7,7 +7,7 @@ import json
 from autotune.cli.views import words
 from autotune.cli.views.publication import loaded
 from autotune.document import EnvelopeModel
-from autotune.export import VllmPlan
+from autotune.render.plan import VllmPlan
 from autotune.render.vllm import Offer
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import exits
-from autotune.device import detect
+from autotune.device.detection import detect
 from tests.support import nvml
 from tests.tiny_llama import write_tiny_llama
 from tests.unit.autotune.cli.conftest import Run

@@ -14,14 +14,14 @@ from unittest.mock import create_autospec
 
 import pytest
 
-import autotune.remeasure
-import autotune.service
-import autotune.tune
+import autotune.service.serve
+import autotune.tuning.remeasure
+import autotune.tuning.tune
 from autotune.cli import exits
 from autotune.errors import TrafficError
 from autotune.progress import Progress, Stage
-from autotune.remeasure import Comparison
 from autotune.settings import TuneSettings
+from autotune.tuning.remeasure import Comparison
 from policies.types import PairedEstimate, SpeculativeConfig
 from store.records import Publication
 from store.repository import Store
@@ -36,8 +36,8 @@ def replace_tune(monkeypatch: pytest.MonkeyPatch) -> Replace:
     """Puts a function in the place of the search."""
 
     def replace(stand_in: Callable[..., object]) -> Any:
-        spec = create_autospec(autotune.tune.tune, side_effect=stand_in)
-        monkeypatch.setattr(autotune.tune, "tune", spec)
+        spec = create_autospec(autotune.tuning.tune.tune, side_effect=stand_in)
+        monkeypatch.setattr(autotune.tuning.tune, "tune", spec)
         return spec
 
     return replace
@@ -212,8 +212,8 @@ def comparison(difference: tuple[float, float]) -> Comparison:
 def replace_remeasure(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A second measurement with one cell that agrees and one that does not."""
     found = (comparison((-0.01, 0.2)), comparison((0.05, 0.2)))
-    spec = create_autospec(autotune.remeasure.remeasure, return_value=found)
-    monkeypatch.setattr(autotune.remeasure, "remeasure", spec)
+    spec = create_autospec(autotune.tuning.remeasure.remeasure, return_value=found)
+    monkeypatch.setattr(autotune.tuning.remeasure, "remeasure", spec)
     return spec
 
 
@@ -249,16 +249,16 @@ def test_remeasure_needs_a_publication(run: Run, replace_remeasure: Any) -> None
 @pytest.mark.parametrize("code", [0, 2])
 def test_daemon(run: Run, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """The service gets the file and decides the exit code."""
-    spec = create_autospec(autotune.service.run, return_value=code)
-    monkeypatch.setattr(autotune.service, "run", spec)
+    spec = create_autospec(autotune.service.serve.run, return_value=code)
+    monkeypatch.setattr(autotune.service.serve, "run", spec)
     assert run("daemon", "--config", "/etc/a.toml").exit_code == code
     assert spec.call_args.args == (Path("/etc/a.toml"),)
 
 
 def test_daemon_takes_no_store_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """An option that would not reach the service is refused instead of ignored."""
-    spec = create_autospec(autotune.service.run)
-    monkeypatch.setattr(autotune.service, "run", spec)
+    spec = create_autospec(autotune.service.serve.run)
+    monkeypatch.setattr(autotune.service.serve, "run", spec)
     result = run("--store", "a.db", "daemon")
     assert result.exit_code == exits.BAD_INPUT
     assert "--store does not reach the service" in result.stderr
