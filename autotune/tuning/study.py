@@ -74,6 +74,8 @@ def search(
     Raises:
         ConfigError: The file cannot be used.
     """
+    if not arms:
+        return  # every drafter was skipped
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0)

@@ -256,6 +256,12 @@ def test_a_small_space_repeats_its_arms(searching: Search) -> None:
     assert len(measured) > len(set(measured))
 
 
+def test_without_arms_there_is_nothing_to_search(searching: Search) -> None:
+    """Every drafter was skipped: no study, no proposal."""
+    assert searching.run(truth, temperatures={}) == []
+    assert not searching.storage.exists()
+
+
 def test_one_seed_one_search(tmp_path: Path) -> None:
     """D10: with one worker, equal seeds and measurements give the same proposals."""
     runs = [Search(tmp_path / f"{i}.db").run(truth, trials=8, seed=5) for i in range(2)]
