@@ -123,7 +123,7 @@ def profile_model(
             torch.zeros(0, max_drafts, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
         )
         return [empty] * len(draft_temperatures)
-    logits = drafter.teacher_forced_logits(request.prompt_tokens, output)
+    logits = drafter.teacher_forced_logits(request.prompt_tokens, output, trajectory.snapshot)
     check_logits(logits)  # An argmax over NaN would pass for a draft that is always wrong.
     wanted = torch.tensor(output[1:], device=logits.device)
     greedy = (logits.argmax(dim=-1) == wanted).double().cpu()  # profiles live on the CPU

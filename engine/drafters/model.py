@@ -113,30 +113,40 @@ class ModelDrafter:
 
     @torch.inference_mode()
     def teacher_forced_logits(
-        self, prompt_tokens: tuple[int, ...], output_tokens: tuple[int, ...]
+        self,
+        prompt_tokens: tuple[int, ...],
+        output_tokens: tuple[int, ...],
+        target_kv: KvSnapshot | None = None,
     ) -> Tensor:
         """Logits for every output token but the first, given the true tokens before it.
 
         Args:
             prompt_tokens: The prompt.
             output_tokens: At least two tokens.
+            target_kv: The target's keys and values of at least the prompt, for drafters that
+                share them.
 
         Returns:
             [len(output_tokens) - 1, target vocab] float32. Slot 0 of the cache then holds these
             tokens, ready for `snapshot`.
         """
+        start = self._share_prompt(len(prompt_tokens), target_kv)
         tokens = [*prompt_tokens, *output_tokens[:-1]]
         layout = make_layout(
-            [0], [0], [len(tokens)], dtype=self.model.dtype, device=self.model.device
+            [0], [start], [len(tokens) - start], dtype=self.model.dtype, device=self.model.device
         )
-        hidden = self.model.forward(self._readable(tokens), layout, self.cache)
+        hidden = self.model.forward(self._readable(tokens[start:]), layout, self.cache)
         self._processed(0, len(tokens))
-        return self._on_target_vocabulary(self.model.logits(hidden[len(prompt_tokens) :]))
+        return self._on_target_vocabulary(self.model.logits(hidden[1 - len(output_tokens) :]))
 
     @property
     def num_bytes(self) -> int:
         """Weights and cache."""
         return self._num_weight_bytes + 2 * self.cache.keys.numel() * self.cache.keys.itemsize
+
+    def _share_prompt(self, num_tokens: int, target_kv: KvSnapshot | None) -> int:
+        """Tokens of the prompt that need no processing: none, this drafter has its own keys."""
+        return 0
 
     def _processed(self, slot: int, length: int) -> None:
         """Note that the cache holds the first `length` tokens, drafts included."""
@@ -238,6 +248,18 @@ class LayerSkipDrafter(ModelDrafter):
     def num_bytes(self) -> int:
         """Everything is shared."""
         return 0
+
+    def _share_prompt(self, num_tokens: int, target_kv: KvSnapshot | None) -> int:
+        """Take over the target's keys and values of the first layers."""
+        if target_kv is None:
+            return 0
+        depth = self.cache.keys.shape[0]
+        for own, theirs in (
+            (self.cache.keys, target_kv.keys),
+            (self.cache.values, target_kv.values),
+        ):
+            own[:, 0, :, :num_tokens] = theirs[:depth, :, :num_tokens]
+        return num_tokens
 
     def _processed(self, slot: int, length: int) -> None:
         """Lengths belong to the target."""

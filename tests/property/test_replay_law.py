@@ -52,7 +52,9 @@ class ChainDrafter:
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
 
-    def teacher_forced_logits(self, prompt: Tokens, output: Tokens) -> Tensor:
+    def teacher_forced_logits(
+        self, prompt: Tokens, output: Tokens, target_kv: KvSnapshot
+    ) -> Tensor:
         """One row per decoded token; the chain starts after the first token."""
         rows = [self._chain(output[1:i]) for i in range(1, len(output))]
         return torch.tensor([[log(x) for x in row] for row in rows])

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from math import exp, prod
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.drafters.model import ModelDrafter
 from engine.engine import Engine
 from engine.errors import NumericError
 from engine.model import Transformer
 from engine.record import Trajectory, record
 from engine.replay import Replay, StartProfile, profile_model, profile_rollouts, replay
 from engine.request import FinishReason, Request
+from tests.support.reference import plain_logits, reference_probs
 from tests.support.replaying import measured, profiles
 from tests.support.rounds import enumerate_rounds, expected_rounds, start_profile
 from tests.support.tiny_models import (
     DRAFTERS,
     answer,
-    independent_draft,
     model_drafter,
     random_prompt,
     request,
@@ -32,7 +34,6 @@ from tests.support.tiny_models import (
 MAX_LEN = 64
 K_MAX = 8
 EOS = (5,)
-MAKERS = {**DRAFTERS, "stranger": independent_draft}
 TARGET = tiny_model(7)
 REQUESTS = [
     request(prompt, name=f"{i}", max_tokens=max_tokens)
@@ -52,7 +53,7 @@ REQUESTS = [
 def engine_with(kind: str, slots: int = 5) -> Engine:
     """An engine whose answers end by end tokens, by limits and by the slot's end."""
     engine = tiny_engine(TARGET, slots=slots, max_len=MAX_LEN, eos_token_ids=EOS)
-    engine.load(MAKERS[kind](engine))
+    engine.load(DRAFTERS[kind](engine))
     return engine
 
 
@@ -70,6 +71,12 @@ def replayed(kind: str) -> list[StartProfile]:
     engine = engine_with(kind)
     assert engine.drafter is not None
     return profiles(engine.drafter, trajectories(), max_drafts=K_MAX, max_len=MAX_LEN)
+
+
+def model_of(engine: Engine) -> Transformer:
+    """The draft model of the loaded drafter."""
+    assert isinstance(engine.drafter, ModelDrafter)
+    return engine.drafter.model
 
 
 def test_the_answers_end_in_all_ways() -> None:
@@ -90,7 +97,7 @@ def test_the_answers_end_in_all_ways() -> None:
 
 
 @pytest.mark.parametrize("num_speculative_tokens", range(1, K_MAX + 1))
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("kind", DRAFTERS)
 def test_greedy_counts_equal_the_engines_own(kind: str, num_speculative_tokens: int) -> None:
     """Rounds, tokens, verified and accepted drafts per request: equal, not merely close."""
     k = num_speculative_tokens
@@ -332,6 +339,52 @@ def test_one_pass_serves_every_draft_temperature() -> None:
         )
         assert torch.equal(profile.survival, alone.survival)
     assert len({float(profile.survival.sum()) for profile in together}) == 4
+
+
+@pytest.mark.parametrize("draft_temperature", [None, 0.5, 1.4])
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(0.8, 0, 1.0), (1.1, 4, 1.0), (1.0, 0, 0.7), (0.9, 6, 0.8)]
+)
+def test_survival_multiplies_q_over_p(
+    temperature: float, top_k: int, top_p: float, draft_temperature: float | None
+) -> None:
+    """Against slow forward passes: the draft follows the request in all but temperature."""
+    engine = engine_with("draft")
+    assert engine.drafter is not None
+    draft = model_of(engine)
+    asked = request(
+        random_prompt(6, 5),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        max_tokens=14,
+        seed=2,
+        ignore_eos=True,
+    )
+    (trajectory,) = record(engine, [asked], batch_size=1)
+
+    (profile,) = profiles(
+        engine.drafter,
+        [trajectory],
+        max_drafts=3,
+        max_len=MAX_LEN,
+        draft_temperature=draft_temperature,
+    )
+
+    accept = []
+    for i in range(1, len(trajectory.output_tokens)):
+        before = (*asked.prompt_tokens, *trajectory.output_tokens[:i])
+        q = reference_probs(
+            plain_logits(draft, [before])[0].double().tolist(),
+            temperature if draft_temperature is None else draft_temperature,
+            top_k,
+            top_p,
+        )[trajectory.output_tokens[i]]
+        accept.append(min(1.0, q / exp(trajectory.log_probs[i - 1])))
+    assert 0.1 < sum(accept) / len(accept) < 0.999
+    accept += [0.0] * 3
+    wanted = [[prod(accept[start : start + j]) for j in (1, 2, 3)] for start in range(13)]
+    assert profile.survival.tolist() == [pytest.approx(row, rel=1e-4, abs=1e-7) for row in wanted]
 
 
 def test_a_greedy_request_has_no_draft_temperature() -> None:

@@ -17,6 +17,7 @@ from autotune.tuning.session import Session
 from engine.drafters.base import Drafter, Proposal
 from engine.engine import Engine, RowOutcome
 from engine.errors import NumericError
+from engine.kv_cache import KvSnapshot
 from engine.request import Sequence
 from policies.types import Block, SpeculativeConfig
 from tests.support.scripted import ScriptedDrafter, StatelessDrafter
@@ -146,6 +147,34 @@ def test_the_batch_size_is_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(rows) == {3}
     assert len(rows) > 100  # long enough that every row ended several times
     assert block.baseline.num_tokens == 3 * block.baseline.seconds
+
+
+def test_a_new_request_begins_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first rows of a window start in the middle; replacements have one token."""
+    session = memory_session(REQUESTS, {"bursts": bursts}, window_s=60.0)
+    bench, _ = bench_for(session)
+    bench.measure(K5, 8, "explore", 0)
+    windows: list[list[int]] = []
+    load, resume = session.engine.load, session.engine.resume
+
+    def spied_load(drafter: Drafter | None) -> None:
+        windows.append([])
+        load(drafter)
+
+    def spied_resume(slot: int, sequence: Sequence, *snapshots: KvSnapshot | None) -> None:
+        windows[-1].append(sequence.num_output_tokens)
+        resume(slot, sequence, *snapshots)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session.engine, "load", spied_load)
+    monkeypatch.setattr(session.engine, "resume", spied_resume)
+
+    bench.measure(K5, 8, "explore", 1)
+
+    assert len(windows) == 4
+    for positions in windows:
+        assert max(positions[:8]) > 10
+        assert positions[8:]
+        assert set(positions[8:]) == {1}
 
 
 def test_the_windows_form_abba(monkeypatch: pytest.MonkeyPatch) -> None:

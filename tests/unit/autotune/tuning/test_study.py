@@ -164,13 +164,13 @@ def test_the_sampler_learns_from_measurements(searching: Search) -> None:
 
     measured = searching.run(
         truth,
-        trials=24,
+        trials=18,
         gain=lambda config: true_gain(config) + error.get(config.drafter, 0.0),
     )
 
     drafters = [config.drafter for config in measured]
     assert Counter(drafters[:6]).most_common(1)[0][0] == "layer-skip-1"
-    assert Counter(drafters[12:]).most_common(1)[0][0] == "layer-skip-2"
+    assert Counter(drafters[10:]).most_common(1)[0][0] == "layer-skip-2"
     assert true_gain(measured[-1]) > 0.3
 
 
@@ -262,12 +262,12 @@ def test_without_arms_there_is_nothing_to_search(searching: Search) -> None:
     assert not searching.storage.exists()
 
 
-def test_one_seed_one_search(tmp_path: Path) -> None:
+def test_one_seed_one_search(searched: Search, tmp_path: Path) -> None:
     """D10: with one worker, equal seeds and measurements give the same proposals."""
-    runs = [Search(tmp_path / f"{i}.db").run(truth, trials=8, seed=5) for i in range(2)]
-    other = Search(tmp_path / "other.db").run(truth, trials=8, seed=6)
+    first = [proposal.config for proposal in searched.asked]
 
-    assert runs[0] == runs[1] != other
+    assert Search(tmp_path / "again.db").run(truth, trials=12) == first
+    assert Search(tmp_path / "other.db").run(truth, trials=12, seed=6) != first
 
 
 def test_choices_may_change_between_runs(searching: Search) -> None:

@@ -204,3 +204,20 @@ def test_layer_skip_leaves_the_lengths_to_the_target() -> None:
     drafter.propose([1], [engine.sequences[1]], [5], None)
 
     assert engine.cache.lengths == before
+
+
+def test_teacher_forcing_on_the_targets_own_keys_changes_nothing() -> None:
+    """A layer-skip drafter takes the prompt's keys and values from the target's snapshot."""
+    engine = tiny_engine(TARGET, slots=1)
+    output = tuple(answer(engine, PROMPTS[1], 9))
+    drafter = layer_skip(engine)
+    without = drafter.teacher_forced_logits(PROMPTS[1], output)
+    engine.admit(0, request(PROMPTS[1], max_tokens=2))
+    snapshot = engine.cache.snapshot(0)
+    engine.release(0)
+    engine.cache.keys.zero_()
+    engine.cache.values.zero_()
+
+    logits = drafter.teacher_forced_logits(PROMPTS[1], output, snapshot)
+
+    torch.testing.assert_close(logits, without, rtol=0, atol=1e-5)
