@@ -87,7 +87,10 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
         EngineError: The target cannot be loaded.
     """
     progress.begin("Load the model")
-    device = detect(settings.device).chosen
+    detection = detect(settings.device)
+    for text in detection.notes:
+        progress.note(text)
+    device = detection.chosen
     folder = resolve_model(settings.target, default_cache(), progress.note)
     config = read_config(folder)
     workload = load_workload(settings.traffic)

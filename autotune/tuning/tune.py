@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from autotune.errors import AutotuneError
 from autotune.progress import Progress, Stage
 from autotune.settings import TuneSettings
 from autotune.tuning.acceptance import AcceptanceProfile, acceptance_records, profile_drafters
@@ -19,6 +20,7 @@ from autotune.tuning.prior import Prior
 from autotune.tuning.publish import build_document, scope_of, tuner_version
 from autotune.tuning.session import Session, open_session
 from autotune.tuning.study import Proposal, search
+from engine.errors import EngineError
 from engine.latency import CostTable
 from policies.choose import choose_envelope, finalists
 from policies.decide import NO_VALID_TRIAL, decide
@@ -31,6 +33,7 @@ from policies.types import (
     PairedEstimate,
     SpeculativeConfig,
 )
+from store.errors import StoreError
 from store.records import (
     PredictionRecord,
     Publication,
@@ -120,8 +123,12 @@ def run_record(store: Store, session: Session, kind: RunKind) -> Iterator[str]:
     )
     try:
         yield run_id
-    except Exception as error:
+    except (AutotuneError, EngineError, StoreError) as error:
         store.finish_run(run_id, "failed", str(error), datetime.now(UTC))
+        raise
+    except Exception as error:  # its text may quote a request, which never goes into a store
+        reason = f"unexpected {type(error).__name__}"
+        store.finish_run(run_id, "failed", reason, datetime.now(UTC))
         raise
     except BaseException:  # a signal: the run is lost, what it measured is kept
         store.finish_run(run_id, "interrupted", "stopped from outside", datetime.now(UTC))

@@ -81,12 +81,12 @@ def build_drafter(
     if spec.method == "layer_skip":
         if not 1 <= spec.num_layers < target.config.num_layers:
             raise EngineError(
-                f"drafter {spec.name}: needs 1 to {target.config.num_layers - 1} layers, "
+                f"{spec.name} needs 1 to {target.config.num_layers - 1} layers, "
                 f"got {spec.num_layers}"
             )
         return LayerSkipDrafter(spec.name, target, cache, spec.num_layers)
     if spec.folder is None:
-        raise EngineError(f"drafter {spec.name}: a draft model needs a folder")
+        raise EngineError(f"{spec.name} is a draft model and needs a folder")
     return _build_draft_model(spec.name, spec.folder, engine, target_folder, budget_bytes)
 
 
@@ -105,7 +105,7 @@ def _build_draft_model(
     needed = num_weight_bytes + slots * max_len * KvCache.bytes_per_token(config, target.dtype)
     if budget_bytes is not None and needed > budget_bytes:
         raise EngineError(
-            f"drafter {name}: needs {needed / 2**20:.1f} MiB for weights and cache, "
+            f"needs {needed / 2**20:.1f} MiB for weights and cache, "
             f"has {budget_bytes / 2**20:.1f} MiB"
         )
     model = Transformer.from_weights(

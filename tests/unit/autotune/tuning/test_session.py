@@ -266,7 +266,7 @@ def test_a_budget_for_the_target_alone_leaves_no_draft(opening: Opening) -> None
     assert list(session.drafters) == ["ngram", "layer-skip-1"]
     (note,) = (note for note in opening.notes if "twin" in note)
     assert note == (
-        f"drafter twin skipped: drafter twin: needs {needed_bytes() / MIB:.1f} MiB for weights and "
+        f"drafter twin skipped: needs {needed_bytes() / MIB:.1f} MiB for weights and "
         "cache, has 0.0 MiB"
     )
 
