@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import log1p
+from typing import Any
 
 from autotune.document import Interval, PublishedConfig
 from autotune.errors import ConfigError
@@ -67,9 +69,8 @@ def remeasure(
     if publication is None:
         raise ConfigError("nothing has been published yet: run `spectune tune` first")
     document = PublishedConfig.model_validate_json(publication.document)
-    stored = dict(store.run(publication.run_id).settings)
-    settings = TuneSettings.parse(stored | {"seed": stored["seed"] + 1 if seed is None else seed})
     published = _published(document)
+    settings = _settings(store.run(publication.run_id).settings, published, seed)
     progress.plan(_plan(settings, len(published)))
     session = open_session(settings, progress)
     for what, then, now in (
@@ -125,6 +126,23 @@ def _published(document: PublishedConfig) -> dict[Arm, tuple[str, PairedEstimate
             estimate = _estimate(cell.best_candidate_measured)
             found[cell.batch_size, cell.best_candidate.config()] = (cell.status, estimate)
     return found
+
+
+def _settings(
+    stored: Mapping[str, Any], published: Iterable[Arm], seed: int | None
+) -> TuneSettings:
+    """The run's settings with another seed, and only the drafters that were published."""
+    needed = {config.drafter for _, config in published}
+    depths = [name.removeprefix("layer-skip-") for name in needed if name.startswith("layer-skip-")]
+    return TuneSettings.parse(
+        {
+            **stored,
+            "seed": stored["seed"] + 1 if seed is None else seed,
+            "ngram": "ngram" in needed,
+            "layer_skip": sorted(int(depth) for depth in depths),
+            "drafters": {k: v for k, v in stored["drafters"].items() if k in needed},
+        }
+    )
 
 
 def _estimate(interval: Interval) -> PairedEstimate:

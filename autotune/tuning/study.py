@@ -7,6 +7,7 @@ away and rebuilt.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
@@ -21,6 +22,7 @@ from autotune.tuning.study_file import create_study
 from policies.types import OFF, PairedEstimate, SpeculativeConfig
 
 _MAX_REASKS = 20
+_MAX_TRIALS_PER_ARM = 2
 _ENQUEUED = 3  # of the prior's best arms, each of another drafter; the sampler proposes the rest
 
 
@@ -96,6 +98,8 @@ def search(
     for arm in _best_per_drafter(predicted)[: min(_ENQUEUED, trials)]:
         study.enqueue_trial(space.params(arm), user_attrs={"source": "prior"})
     measured = 0
+    counts: Counter[SpeculativeConfig] = Counter()
+    known: dict[SpeculativeConfig, float] = {}
     for _ in range(trials + _MAX_REASKS):
         if measured == trials:
             break
@@ -103,6 +107,9 @@ def search(
         config = space.config(trial.params)
         if config.is_off:
             study.tell(trial, 0.0)  # the baseline of every block: its gain is 0 by definition
+            continue
+        if counts[config] == _MAX_TRIALS_PER_ARM:
+            study.tell(trial, known[config])  # another arm is worth more than more of the same
             continue
         source = "prior" if trial.user_attrs.get("source") == "prior" else "sampler"
         proposal = Proposal(trial_number=trial.number, proposed_by=source, config=config)
@@ -112,6 +119,8 @@ def search(
             study.tell(trial, state=TrialState.FAIL)
         else:
             study.tell(trial, estimate.log_gain)
+            counts[config] += 1
+            known[config] = estimate.log_gain
 
 
 def _best_per_drafter(predicted: dict[SpeculativeConfig, float]) -> list[SpeculativeConfig]:
