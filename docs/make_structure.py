@@ -19,9 +19,9 @@ PACKAGES = {
 }
 HEAD = """# Structure
 
-Imports go one way: `daemon.py -> autotune -> engine | store -> policies`; `engine` and `store` never
-import each other. One line per module, from its docstring (`python docs/make_structure.py` writes
-this page).
+Imports go one way: `daemon.py -> autotune -> engine | store -> policies`; `engine` and `store`
+never import each other. One line per module, from its docstring (`python docs/make_structure.py`
+writes this page).
 
 A search, in the order of the calls: `autotune/cli/tune.py` -> `autotune/tuning/tune.py` ->
 `session.py` (load, record) -> `acceptance.py` (replay) -> `costs.py` (time) -> `study.py` with
