@@ -14,14 +14,6 @@ OFF_DRAFTER = "off"
 """Name of the arm without a drafter in memory: the dense baseline."""
 
 
-class Rule(StrEnum):
-    """Lossless verification rules (Leviathan et al. 2023; Sun et al. 2024 for `block`)."""
-
-    RATIO = "ratio"
-    DELTA = "delta"
-    BLOCK = "block"
-
-
 class OffMode(StrEnum):
     """The two ways of not speculating: they cost different amounts on real engines."""
 

@@ -13,7 +13,8 @@ from click.core import ParameterSource
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The service's configuration.  [default: built-in settings]",
+    help="The service's configuration.  [default: $SPECTUNED_CONFIG, else "
+    "/etc/spectuned/spectuned.toml if it exists, else built-in settings]",
 )
 @click.pass_context
 def command(ctx: click.Context, config: Path | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import log1p
 from typing import Any, Literal
 
 from autotune.document import Cell, CellEvidenceModel, EnvelopeModel
@@ -16,6 +17,7 @@ from autotune.figures import interval
 from autotune.render.candidate import Candidate
 from autotune.report.arms import TriedArm
 from policies.choose import choose_envelope, finalists
+from policies.estimate import lower_bound
 from policies.schedule import build_schedule
 from policies.types import (
     CellDecision,
@@ -70,20 +72,23 @@ def alternatives(
     drafters: Mapping[str, DrafterParts],
     *,
     confidence: float,
+    hot_margin: float,
     max_num_speculative_tokens: int | None = None,
 ) -> tuple[Candidate, ...]:
-    """Every envelope that the run measured and that gained somewhere.
+    """Every envelope that the run measured and that is shown to gain somewhere.
 
     Args:
         arms: The run's ledger.
         drafters: Parts by drafter name; envelopes of other drafters are left out.
         confidence: Confidence of the intervals.
+        hot_margin: Gain over off that a cell's lower bound must exceed to speculate: an offer
+            keeps the same promise as a publication.
         max_num_speculative_tokens: Largest K to use, or None for what was measured.
 
     Returns:
         The envelopes in the order of the search's promise. K of each batch size is the best
-        explored one within the limit, 0 where none was faster than off. Every cell is
-        provisional.
+        explored one within the limit, 0 where its lower bound does not exceed the margin. Every
+        cell is provisional.
     """
     allowed = [
         arm
@@ -96,11 +101,26 @@ def alternatives(
     candidates = []
     for score in choose_envelope(evidence):
         parts = drafters.get(score.envelope.drafter)
-        chosen = finalists(evidence, score.envelope)
-        if parts is not None and any(chosen.values()):
-            cells = [_cell(size, score.envelope, k or 0) for size, k in chosen.items()]
+        cells = [
+            _cell(size, score.envelope, k or 0)
+            for size, k in finalists(evidence, score.envelope).items()
+        ]
+        alpha = (1 - confidence) / max(len(cells), 1)
+        cells = [
+            cell
+            if _is_shown(found.get((cell.batch_size, cell.chosen)), alpha, hot_margin)
+            else _cell(cell.batch_size, score.envelope, 0)
+            for cell in cells
+        ]
+        if parts is not None and any(cell.chosen.speculates for cell in cells):
             candidates.append(_candidate(cells, score.envelope, parts, found, confidence))
     return tuple(candidates)
+
+
+def _is_shown(arm: TriedArm | None, alpha: float, hot_margin: float) -> bool:
+    """True when the arm's lower bound exceeds the margin."""
+    estimate = arm.estimate if arm else None
+    return estimate is not None and lower_bound(estimate, alpha) > log1p(hot_margin)
 
 
 def _cell(batch_size: int, envelope: Envelope, num_speculative_tokens: int) -> CellDecision:
@@ -114,7 +134,7 @@ def _cell(batch_size: int, envelope: Envelope, num_speculative_tokens: int) -> C
         ),
         best_candidate=None,
         status=CellStatus.PROVISIONAL,
-        reason=_REASON if num_speculative_tokens else "no K of this envelope was faster than off",
+        reason=_REASON if num_speculative_tokens else "no K of this envelope was shown to gain",
     )
 
 

@@ -168,6 +168,7 @@ def _alternatives(
         arms,
         drafter_parts([arm.config.drafter for arm in arms], settings),
         confidence=config.policy.confidence,
+        hot_margin=config.policy.hot_margin,
         max_num_speculative_tokens=max_k,
     )
 

@@ -81,6 +81,11 @@ class AcceptanceRow:
         return self.num_draft_tokens / self.num_rounds if self.num_rounds else None
 
     @property
+    def share_of_rounds_that_drafted(self) -> float | None:
+        """Rounds that drafted / all rounds: n-gram drafting often has nothing to propose."""
+        return self.num_drafts / self.num_rounds if self.num_rounds else None
+
+    @property
     def tokens_per_round(self) -> float | None:
         """Output tokens / all rounds."""
         return self.num_output_tokens / self.num_rounds if self.num_rounds else None
@@ -103,6 +108,7 @@ class AcceptanceRow:
             "draft_acceptance_rate": self.draft_acceptance_rate,
             "acceptance_per_pos": list(self.acceptance_per_pos),
             "draft_tokens_per_round": self.draft_tokens_per_round,
+            "share_of_rounds_that_drafted": self.share_of_rounds_that_drafted,
             "tokens_per_round": self.tokens_per_round,
         }
 
@@ -276,7 +282,16 @@ def acceptance_rows(
         task = record.task if "task" in axes else None
         temperature = record.temperature if "temperature" in axes else None
         groups[_config(record), task, temperature].append(record)
-    return tuple(_add_up(*key, group) for key, group in groups.items())
+    rows = (_add_up(*key, group) for key, group in groups.items())
+    return tuple(sorted(rows, key=_order))
+
+
+def _order(row: AcceptanceRow) -> tuple[str, int, float, str, float]:
+    """By arm, then task, then temperature; groups over all come first."""
+    arm = row.config
+    temperature = -1.0 if arm.draft_temperature is None else arm.draft_temperature
+    group = -1.0 if row.temperature is None else row.temperature
+    return arm.drafter, arm.num_speculative_tokens, temperature, row.task or "", group
 
 
 def _add_up(

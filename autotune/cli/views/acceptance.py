@@ -31,7 +31,7 @@ def acceptance_table(report: AcceptanceReport) -> Table:
     table = new_table(f"Acceptance ({named}workload: {workload})")
     add_columns(table, *(["drafter"] if len(arms) > 1 else []))
     add_columns(table, *(axis for axis in ("task", "temperature") if axis in axes))
-    counts = ("requests", "output\ntokens", "drafted\nper round", "accepted\nof drafted")
+    counts = ("requests", "output\ntokens", "rounds that\ndrafted", "accepted\nof drafted")
     add_columns(table, *counts, figures=True)
     positions = max(len(row.num_accepted_tokens_per_pos) for row in rows)
     shown = positions if "position" in axes else 0
@@ -46,7 +46,7 @@ def acceptance_table(report: AcceptanceReport) -> Table:
             *labels,
             str(row.num_requests),
             str(row.num_output_tokens),
-            words.number(row.draft_tokens_per_round),
+            words.percent(row.share_of_rounds_that_drafted),
             words.percent(row.draft_acceptance_rate),
             *(per_pos + [words.NONE] * shown)[:shown],
             words.number(row.tokens_per_round),

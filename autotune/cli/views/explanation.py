@@ -76,7 +76,8 @@ def _footnotes(explanation: Explanation) -> list[str]:
     lines = [
         "Every speed-up is over speculation off, measured in the same blocks. The best of several "
         "flatters itself in the search, so fresh blocks decide. Intervals join the noise between "
-        "blocks with the choice of requests.",
+        "blocks with the choice of requests. Rows were measured at different minutes of the "
+        "machine: compare speed-ups, which are paired, not rates.",
     ]
     if explanation.num_predicted:
         lines.append(

@@ -24,7 +24,7 @@ def test_table(run: Run, fill: Fill) -> None:
     result = run("acceptance")
     lines = [line.split() for line in result.stdout.splitlines()]
     assert "Acceptance (ngram K=3, workload: default)" in result.stdout
-    assert ["chat", "8", "1200", "2.00"] == next(line for line in lines if "chat" in line)[:4]
+    assert ["chat", "8", "1200", "100.0", "%"] == next(line for line in lines if "chat" in line)[:5]
     assert "pos 1" in result.stdout
     assert "pos 3" in result.stdout
     assert "pos 4" not in result.stdout

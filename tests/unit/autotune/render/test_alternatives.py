@@ -34,7 +34,7 @@ def gains(candidate: Candidate) -> dict[int, float | None]:
 
 def test_envelopes_of_the_ledger() -> None:
     """One candidate per drafter and draft temperature, the most promising first."""
-    found = alternatives(tried_arms(LEDGER), PARTS, confidence=0.95)
+    found = alternatives(tried_arms(LEDGER), PARTS, confidence=0.95, hot_margin=0.01)
     assert [(c.envelope.drafter, c.envelope.draft_temperature) for c in found] == [
         ("ngram", None),
         ("layer-skip-8", 0.7),
@@ -48,7 +48,7 @@ def test_envelopes_of_the_ledger() -> None:
 
 def test_figures_are_the_ledgers() -> None:
     """Fresh blocks where there are any, the search's otherwise, the idle drafter at K = 0."""
-    ngram, skip = alternatives(tried_arms(LEDGER), PARTS, confidence=0.95)
+    ngram, skip = alternatives(tried_arms(LEDGER), PARTS, confidence=0.95, hot_margin=0.01)
     assert gains(ngram) == pytest.approx({1: 0.5, 16: 0.0})
     assert gains(skip) == pytest.approx({1: 0.21, 16: 0.05})
     assert ngram.evidence[0].measured is not None
@@ -57,7 +57,7 @@ def test_figures_are_the_ledgers() -> None:
 
 def test_nothing_is_validated() -> None:
     """What was picked in the search is provisional in every cell, K = 0 and the tail included."""
-    for candidate in alternatives(tried_arms(LEDGER), PARTS, confidence=0.95):
+    for candidate in alternatives(tried_arms(LEDGER), PARTS, confidence=0.95, hot_margin=0.01):
         assert {cell.status for cell in candidate.schedule} == {"provisional"}
         assert {row.status for row in candidate.evidence} == {"provisional"}
         assert candidate.schedule[-1].bs_hi is None
@@ -68,7 +68,9 @@ def test_limit_on_k_picks_the_best_within_it() -> None:
     """A server's limit leaves the best smaller K, not a lowered larger one."""
     smaller = SpeculativeConfig(drafter="ngram", num_speculative_tokens=1)
     arms = tried_arms([*LEDGER, *blocks(1, smaller, [110, 111, 112])])
-    found = alternatives(arms, PARTS, confidence=0.95, max_num_speculative_tokens=1)
+    found = alternatives(
+        arms, PARTS, confidence=0.95, hot_margin=0.01, max_num_speculative_tokens=1
+    )
     assert [ks(candidate) for candidate in found] == [{1: 1, 16: 0}]
     assert gains(found[0])[1] == pytest.approx(0.11)
 
@@ -76,7 +78,7 @@ def test_limit_on_k_picks_the_best_within_it() -> None:
 def test_idle_cost_that_was_not_measured_is_absent() -> None:
     """At K = 0 without a measurement there is no figure, rather than none lost."""
     arms = tried_arms([*blocks(1, NGRAM, [150, 151]), *blocks(4, NGRAM, [80, 81])])
-    (found,) = alternatives(arms, PARTS, confidence=0.95)
+    (found,) = alternatives(arms, PARTS, confidence=0.95, hot_margin=0.01)
     assert ks(found) == {1: 3, 4: 0}
     assert gains(found)[4] is None
 
@@ -84,9 +86,9 @@ def test_idle_cost_that_was_not_measured_is_absent() -> None:
 def test_without_gain_or_description_there_is_none() -> None:
     """An envelope that gained nowhere, or of a drafter that cannot be described, is no offer."""
     slow = tried_arms(blocks(1, NGRAM, [90, 91, 92]))
-    assert alternatives(slow, PARTS, confidence=0.95) == ()
-    assert alternatives(tried_arms(LEDGER), {}, confidence=0.95) == ()
-    assert alternatives((), PARTS, confidence=0.95) == ()
+    assert alternatives(slow, PARTS, confidence=0.95, hot_margin=0.01) == ()
+    assert alternatives(tried_arms(LEDGER), {}, confidence=0.95, hot_margin=0.01) == ()
+    assert alternatives((), PARTS, confidence=0.95, hot_margin=0.01) == ()
 
 
 def test_parts_of_the_searchs_own_drafters() -> None:
@@ -97,3 +99,9 @@ def test_parts_of_the_searchs_own_drafters() -> None:
     assert parts == PARTS | {
         "small": DrafterParts(method="draft_model", parameters={"model": "/models/small"})
     }
+
+
+def test_a_gain_that_is_not_shown_is_not_offered() -> None:
+    """Faster on average, but with a lower bound below the margin: an offer stays off there."""
+    arms = tried_arms(blocks(1, NGRAM, [70, 160, 130]))
+    assert alternatives(arms, PARTS, confidence=0.95, hot_margin=0.01) == ()
