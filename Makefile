@@ -17,7 +17,7 @@ remeasure: $(VENV)/.installed
 ## Linters, types, layers and all tests but the long ones.
 test: check
 	$(BIN)/spectune models fetch
-	$(BIN)/python -m pytest -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" -n auto --dist loadfile
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check

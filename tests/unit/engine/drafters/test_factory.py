@@ -153,7 +153,7 @@ def test_the_budget_counts_weights_and_cache(dtype: torch.dtype) -> None:
 
     assert drafter.num_bytes == needed
     with pytest.raises(
-        EngineError, match=r"small: needs 0\.\d MiB for weights and cache, has 0\.\d"
+        EngineError, match=r"needs 0\.\d MiB for weights and cache, has 0\.\d"
     ):
         build_drafter(draft(H0), engine, H0, budget_bytes=needed - 1)
 
