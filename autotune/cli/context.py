@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -132,3 +133,12 @@ def read_document(publication: Publication) -> PublishedConfig:
             f"generation {publication.generation} of {publication.scope} was written by another "
             f"version ({where}: {fault['msg']}): upgrade spectuned, or tune again"
         ) from error
+
+
+def stop_on_sigterm() -> None:
+    """Let SIGTERM end a measuring command like Ctrl-C does: its run is marked, nothing is lost."""
+
+    def stop(_signal: int, _frame: object) -> None:
+        raise SystemExit(exits.TERMINATED)
+
+    signal.signal(signal.SIGTERM, stop)

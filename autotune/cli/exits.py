@@ -16,3 +16,6 @@ NOTHING_PUBLISHED = 4
 
 INTERRUPTED = 130
 """Stopped from the keyboard."""
+
+TERMINATED = 143
+"""Stopped by SIGTERM."""

@@ -25,6 +25,7 @@ def command(ctx: click.Context, seed: int | None, as_json: bool) -> None:
     from store.repository import Store
 
     context.latest(ctx, as_json=as_json)
+    context.stop_on_sigterm()
     with Store.open(context.store_location(ctx)) as repo, progress_bar() as bar:
         comparisons = remeasure(repo, bar, seed=seed)
     if as_json:

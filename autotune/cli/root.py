@@ -89,7 +89,8 @@ class Root(click.Group):
                 windows_expand_args=windows_expand_args,
                 **extra,
             )
-            sys.stdout.flush()
+            if sys.stdout is not None:  # closed by the caller
+                sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except BrokenPipeError:
             # The interpreter flushes once more at exit, and must not fail there.
@@ -109,6 +110,8 @@ class Root(click.Group):
             code = _report(f"{PROGRAM}: {error}", error.exit_code)
         except (EngineError, StoreError) as error:
             code = _report(f"{PROGRAM}: {error}", exits.BAD_INPUT)
+        except OSError as error:
+            code = _report(f"{PROGRAM}: {error}", exits.UNEXPECTED)
         sys.exit(code)
 
 

@@ -142,12 +142,14 @@ def command(ctx: click.Context, /, **values: object) -> None:
     from store.repository import Store
 
     location = parse_location(context.store_location(ctx))
+    context.stop_on_sigterm()
     with Store.open(location) as repo:
         with progress_bar() as bar:
             publication = tune(settings, repo, location.parent / STUDIES_FILE, bar)
         if publication is None:
             raise context.NothingPublishedError(
-                "no trial was valid, so nothing was published; what was published before stays"
+                "no trial was valid, so nothing was published and what was published before stays; "
+                "the notes above say why (on a busy machine: try again when it is idle)"
             )
         _print_result(repo, publication)
 

@@ -100,7 +100,7 @@ def render_vllm(
             speculative_config=speculative_config,
             notes=_notes(config, published, speculative_config, server),
         )
-    offer = _best_offer(published, alternatives, server)
+    offer = _best_offer(alternatives, server)
     return VllmExport(
         speculative_config=None,
         refused=refused,
@@ -199,50 +199,21 @@ def _method_fields(envelope: EnvelopeModel, draft_folders: Mapping[str, Path]) -
     return {"method": "draft_model", "model": str(folder), "draft_sample_method": sampling}
 
 
-def _best_offer(published: Candidate, alternatives: Sequence[Candidate], server: _Server) -> Offer:
-    expressible = [other for other in alternatives if not _refusals(other, server)]
-    measured = [other for other in expressible if other.is_measured]
-    if measured:
-        best = max(measured, key=lambda other: other.total_log_gain(server.max_num_seqs))
-        reason = "the best measured of what vLLM can express; the figures are its own"
-        if best.total_log_gain(server.max_num_seqs) <= 0.0:
-            best = OFF_CANDIDATE
-            reason = "nothing measured that vLLM can express gained over speculation off"
-    else:
-        best = expressible[0] if expressible else _nearest(published, server)
-        reason = "not measured, so it has no figures: nothing that vLLM can express has any"
+def _best_offer(alternatives: Sequence[Candidate], server: _Server) -> Offer:
+    """The best measured envelope that vLLM can express; off where none gained.
+
+    What was never measured is not offered: it could be slower than off.
+    """
+    measured = [a for a in alternatives if a.is_measured and not _refusals(a, server)]
+    best = max(
+        measured, key=lambda other: other.total_log_gain(server.max_num_seqs), default=OFF_CANDIDATE
+    )
+    reason = "the best measured of what vLLM can express; the figures are its own"
+    if best.total_log_gain(server.max_num_seqs) <= 0.0:
+        best = OFF_CANDIDATE
+        reason = "nothing that vLLM can express was shown to gain over speculation off"
     return Offer(
         candidate=best, speculative_config=_speculative_config(best, server), reason=reason
-    )
-
-
-def _nearest(published: Candidate, server: _Server) -> Candidate:
-    """The published candidate with only the refused parts replaced, and without its figures."""
-    envelope = published.envelope
-    parameters = envelope.draft_parameters
-    if envelope.method == "ngram":
-        parameters = {name: v for name, v in parameters.items() if name in _NGRAM_FIELDS}
-    maximum = _maximum(envelope, server)
-    return Candidate(
-        envelope=envelope.model_copy(
-            update={
-                # A drafter with a temperature of its own samples, and so does one that follows
-                # the request; greedy drafting would be another kind of drafter.
-                "draft_temperature": 0.0 if envelope.draft_temperature == 0.0 else None,
-                "draft_parameters": parameters,
-                "max_num_speculative_tokens": maximum,
-            }
-        ),
-        schedule=tuple(
-            cell.model_copy(
-                update={
-                    "num_speculative_tokens": min(cell.num_speculative_tokens, maximum),
-                    "measured_at": None,
-                    "status": "provisional",
-                }
-            )
-            for cell in published.schedule
-        ),
     )
 
 

@@ -74,13 +74,13 @@ def to_requests(
     max_len: int,
     vocab_size: int,
 ) -> RequestSet:
-    """Tokenise a fair sample of a workload; requests that the model cannot take are counted.
+    """Take a fair sample of the requests that the model can take; the others are counted.
 
     Args:
         workload: What to sample from.
         tokenizer: The target's.
         progress: Told what was skipped, and why.
-        num_requests: Requests to sample; those skipped are not replaced.
+        num_requests: Requests to sample.
         seed: Seed of the sample and of every request's own seed.
         max_len: Most tokens of prompt and answer.
         vocab_size: Rows of the target's embedding.
@@ -89,11 +89,10 @@ def to_requests(
         TrafficError: No request can be used.
         TokenizerError: There are conversations, and no usable chat template.
     """
-    sample = workload.sample(num_requests, seed)
     skipped = Counter(workload.skipped)
-    requests: list[Request] = []
+    usable: dict[int, list[int]] = {}
     kept: list[SampledRequest] = []
-    for index, sampled in enumerate(sample.requests):
+    for sampled in workload.requests:
         try:
             tokens = _prompt_tokens(sampled, tokenizer)
         except RequestError:  # Its text may quote the request.
@@ -104,31 +103,36 @@ def to_requests(
             skipped[reason] += 1
             continue
         kept.append(sampled)
-        requests.append(
-            Request(
-                request_id=f"{index}",
-                prompt_tokens=tuple(tokens),
-                task=sampled.task,
-                params=SamplingParams(
-                    temperature=sampled.temperature,
-                    top_p=sampled.top_p,
-                    top_k=sampled.top_k,
-                    max_tokens=sampled.max_tokens,
-                    seed=derive_seed(seed, "request", index, sampled.seed),
-                    stop_token_ids=frozenset(stop[0] for stop in stops),
-                ),
-            )
-        )
+        usable[id(sampled)] = tokens
     if skipped:
         progress.note(f"requests skipped: {_counts(skipped)}")
-    if not requests:
+    if workload.cut_short:
+        progress.note(f"{workload.source} ends in the middle of a record: it was cut short")
+    if not kept:
         raise TrafficError(
             f"{workload.source}: no request can be used with this model ({_counts(skipped)})"
         )
-    used = replace(
-        sample, requests=tuple(kept), fingerprint=fingerprint(kept), skipped=dict(skipped)
+    whole = replace(
+        workload, requests=tuple(kept), fingerprint=fingerprint(kept), skipped=dict(skipped)
     )
-    return RequestSet(workload=used, requests=tuple(requests))
+    sample = whole.sample(num_requests, seed)
+    requests = [
+        Request(
+            request_id=f"{index}",
+            prompt_tokens=tuple(usable[id(sampled)]),
+            task=sampled.task,
+            params=SamplingParams(
+                temperature=sampled.temperature,
+                top_p=sampled.top_p,
+                top_k=sampled.top_k,
+                max_tokens=sampled.max_tokens,
+                seed=derive_seed(seed, "request", index, sampled.seed),
+                stop_token_ids=frozenset(tokenizer.encode(stop)[0] for stop in sampled.stop),
+            ),
+        )
+        for index, sampled in enumerate(sample.requests)
+    ]
+    return RequestSet(workload=sample, requests=tuple(requests))
 
 
 def _prompt_tokens(sampled: SampledRequest, tokenizer: Tokenizer) -> list[int]:

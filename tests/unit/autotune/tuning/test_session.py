@@ -118,6 +118,7 @@ def use_device(
 
     class Found:
         chosen = device
+        notes = ()
 
     monkeypatch.setattr("autotune.tuning.session.detect", lambda request: Found)
 

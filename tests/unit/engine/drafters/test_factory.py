@@ -152,9 +152,7 @@ def test_the_budget_counts_weights_and_cache(dtype: torch.dtype) -> None:
     drafter = build_drafter(draft(H0), engine, H0, budget_bytes=needed)
 
     assert drafter.num_bytes == needed
-    with pytest.raises(
-        EngineError, match=r"needs 0\.\d MiB for weights and cache, has 0\.\d"
-    ):
+    with pytest.raises(EngineError, match=r"needs 0\.\d MiB for weights and cache, has 0\.\d"):
         build_drafter(draft(H0), engine, H0, budget_bytes=needed - 1)
 
 
