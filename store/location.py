@@ -50,6 +50,8 @@ def parse_location(url_or_path: str | Path) -> Path:
     path = Path(name).expanduser().absolute()
     if os.path.isdir(path):  # Path.is_dir raises where it may not look.
         raise StoreLocationError(f"{path} is a folder: name a file in it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise StoreLocationError(f"{path} is not a regular file: name one")
     return path
 
 

@@ -23,7 +23,8 @@ def fetch(name: str | None) -> None:
     """
     from engine.checkpoint.hub import EMBEDDED, default_cache, resolve_model
 
-    click.echo(resolve_model(name or EMBEDDED, default_cache(), output.note))
+    wanted = EMBEDDED if name is None else name
+    click.echo(resolve_model(wanted, default_cache(), output.note))
 
 
 @command.command(name="list")

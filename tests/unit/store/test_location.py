@@ -141,3 +141,9 @@ def test_without_a_mount_list_nothing_is_refused(tmp_path: Path) -> None:
     """Systems without /proc are taken as they are; odd lines are passed over."""
     check_local(tmp_path / "store.db", tmp_path / "absent")
     check_local(tmp_path / "store.db", write_mounts(tmp_path, "", "odd"))
+
+
+def test_a_device_is_no_store() -> None:
+    """Only a regular file can hold a store; SQLite would leave a journal beside a device."""
+    with pytest.raises(StoreLocationError, match="/dev/null is not a regular file"):
+        parse_location("/dev/null")
