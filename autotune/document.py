@@ -85,7 +85,7 @@ class EnvelopeModel(Model):
     """Restart class: what is in memory."""
 
     drafter: str
-    method: Literal["none", "ngram", "layer_skip", "draft_model"]
+    method: Literal["none", "ngram", "layer_skip", "draft_model", "eagle3"]
     max_num_speculative_tokens: int
     draft_temperature: float | None = None
     draft_parameters: dict[str, str | int | float] = Field(default_factory=dict)

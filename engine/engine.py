@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.drafters.base import Drafter, Proposal
+from engine.drafters.base import Drafter, DrafterSnapshot, Proposal
 from engine.errors import EngineError, RequestError
 from engine.kv_cache import KvCache, KvSnapshot
 from engine.layout import make_layout
@@ -75,6 +75,10 @@ class Engine:
         """Tokens a slot holds."""
         return self.cache.max_len
 
+    @property
+    def _feature_layers(self) -> tuple[int, ...]:
+        return () if self.drafter is None else self.drafter.feature_layers
+
     def load(self, drafter: Drafter | None) -> None:
         """Put a drafter in place of the current one; None unloads.
 
@@ -95,16 +99,16 @@ class Engine:
         self._check(request)
         self._check_free(slot)
         sequence = Sequence(request, list(request.prompt_tokens))
-        hidden = self._prefill(slot, request.prompt_tokens)
+        hidden, features = self._prefill(slot, request.prompt_tokens)
         tokens = self._sample(self.target.logits(hidden[-1:]), [sequence])
         sequence.append(tokens, self.eos_token_ids, self.max_len)
         if self.drafter is not None and sequence.finish_reason is None:
-            self.drafter.admit(slot, sequence)
+            self.drafter.admit(slot, sequence, features)
         self.sequences[slot] = sequence
         return sequence
 
     def resume(
-        self, slot: int, sequence: Sequence, snapshot: KvSnapshot, drafted: KvSnapshot | None
+        self, slot: int, sequence: Sequence, snapshot: KvSnapshot, drafted: DrafterSnapshot | None
     ) -> None:
         """Place a running sequence from snapshots instead of a prefill.
 
@@ -164,7 +168,9 @@ class Engine:
             device=self.target.device,
         )
         flat = torch.tensor([t for row in inputs for t in row], device=self.target.device)
-        hidden = self.target.forward(flat, layout, self.cache)
+        hidden, features = self.target.forward_with_features(
+            flat, layout, self.cache, self._feature_layers
+        )
         logits = self.target.logits(hidden)
         first_rows = [end - len(row) for end, row in zip(layout.row_ends, inputs, strict=True)]
         verdict, probs = verify_batch(logits, first_rows, sequences, proposal)
@@ -177,7 +183,7 @@ class Engine:
             taken = sequence.append(emitted, self.eos_token_ids, self.max_len)
             self.cache.lengths[slot] = len(sequence.tokens) - 1
             if self.drafter is not None:
-                kept = hidden[first_rows[row] : first_rows[row] + taken]
+                kept = features[first_rows[row] : first_rows[row] + taken]
                 self.drafter.ingest(slot, sequence, kept)
             outcomes.append(
                 RowOutcome(
@@ -283,17 +289,21 @@ class Engine:
             raise EngineError(f"slot {slot} is taken")
 
     @torch.inference_mode()
-    def _prefill(self, slot: int, tokens: tuple[int, ...]) -> Tensor:
-        """Process a prompt; hidden states [chunk, hidden] of its last chunk."""
+    def _prefill(self, slot: int, tokens: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Process a prompt; final states [chunk, hidden] of its last chunk, features of all."""
+        features = []
         for start in range(0, len(tokens), _PREFILL_CHUNK):
             chunk = tokens[start : start + _PREFILL_CHUNK]
             layout = make_layout(
                 [slot], [start], [len(chunk)], dtype=self.target.dtype, device=self.target.device
             )
             flat = torch.tensor(chunk, device=self.target.device)
-            hidden = self.target.forward(flat, layout, self.cache)
+            hidden, chunk_features = self.target.forward_with_features(
+                flat, layout, self.cache, self._feature_layers
+            )
+            features.append(chunk_features)
         self.cache.lengths[slot] = len(tokens)
-        return hidden
+        return hidden, torch.cat(features)
 
     def _propose(
         self,

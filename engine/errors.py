@@ -10,6 +10,7 @@
     │   ├── VocabularyMismatchError  two tokenizers give one id to different tokens
     │   └── DownloadError            a model could not be fetched, or was not the pinned one
     ├── RequestError                 a request the model cannot serve
+    ├── TrainingError                a drafter that cannot be trained as asked
     └── NumericError                 logits that are not finite
 
 Every message is one line that names the thing, its value and, where there is one, the
@@ -53,3 +54,7 @@ class RequestError(EngineError):
 
 class NumericError(EngineError):
     """The model produced logits that are not finite."""
+
+
+class TrainingError(EngineError):
+    """A drafter cannot be trained: the data, the settings or the files do not allow it."""

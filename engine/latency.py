@@ -14,9 +14,8 @@ from time import perf_counter
 
 from torch import Tensor
 
-from engine.drafters.base import Drafter, Proposal
+from engine.drafters.base import Drafter, DrafterSnapshot, Proposal
 from engine.engine import Engine
-from engine.kv_cache import KvSnapshot
 from engine.record import Trajectory
 from engine.request import Sequence
 
@@ -84,9 +83,10 @@ class _FixedDrafter:
     """Proposes the same number of tokens for every row, to time verification alone."""
 
     name = "fixed"
+    feature_layers: tuple[int, ...] = ()
     num_bytes = 0
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
+    def admit(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """Nothing to keep."""
 
     def propose(
@@ -101,14 +101,14 @@ class _FixedDrafter:
             [[seq.tokens[-1]] * limit for seq, limit in zip(sequences, limits, strict=True)], None
         )
 
-    def ingest(self, slot: int, sequence: Sequence, target_hidden: Tensor) -> None:
+    def ingest(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """Nothing to keep."""
 
-    def snapshot(self, slot: int) -> KvSnapshot | None:
+    def snapshot(self, slot: int) -> DrafterSnapshot | None:
         """Nothing to keep."""
         return None
 
-    def restore(self, slot: int, sequence: Sequence, snapshot: KvSnapshot | None) -> None:
+    def restore(self, slot: int, sequence: Sequence, snapshot: DrafterSnapshot | None) -> None:
         """Nothing to keep."""
 
 
@@ -149,7 +149,7 @@ def time_draft(
     engine: Engine,
     drafter: Drafter,
     states: list[tuple[Trajectory, int]],
-    snapshots: Mapping[str, KvSnapshot],
+    snapshots: Mapping[str, DrafterSnapshot],
     num_speculative_tokens: int,
     *,
     num_samples: int,
@@ -192,7 +192,7 @@ def time_draft(
 def _time(
     engine: Engine,
     states: list[tuple[Trajectory, int]],
-    snapshots: Mapping[str, KvSnapshot],
+    snapshots: Mapping[str, DrafterSnapshot],
     num_speculative_tokens: int,
     step: Callable[[], None],
     num_samples: int,
@@ -214,7 +214,7 @@ def _time(
 def _resume_all(
     engine: Engine,
     states: list[tuple[Trajectory, int]],
-    snapshots: Mapping[str, KvSnapshot],
+    snapshots: Mapping[str, DrafterSnapshot],
     num_speculative_tokens: int,
 ) -> None:
     """Fill the slots, in contexts that leave room for all drafts: only their length matters."""

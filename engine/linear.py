@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 LinearBackend = Literal["torch", "onednn"]
@@ -59,3 +59,25 @@ def _packed(weight: Tensor, bias: Tensor | None = None) -> Linear:
         return out
 
     return linear
+
+
+class PackedLinear(nn.Module):
+    """A linear layer without bias behind the same seam, in the place of an `nn.Linear`."""
+
+    def __init__(self, weight: Tensor, backend: LinearBackend) -> None:
+        """Pack a weight [out, in]."""
+        super().__init__()
+        self._run = make_linear(weight, None, backend)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        return self._run(x)
+
+
+def pack_linears(module: nn.Module, backend: LinearBackend) -> None:
+    """Put packed layers in place of a module's linear layers, which have no biases."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.Linear):
+            setattr(module, name, PackedLinear(child.weight.detach(), backend))
+        else:
+            pack_linears(child, backend)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.attention import AttentionPass, RotaryTables, attend
 from engine.checkpoint.config import ModelConfig
-from engine.checkpoint.rope import inverse_frequencies
 from engine.kv_cache import KvCache
 from engine.layout import StepLayout
 from engine.linear import Linear, LinearBackend, make_linear, resolve_backend
@@ -66,11 +66,7 @@ class Transformer:
         self.head = head
         self.backend = backend
         self.max_len = max_len
-        angles = torch.outer(
-            torch.arange(max_len, dtype=torch.float64), inverse_frequencies(config).double()
-        )
-        self._cos = angles.cos().to(embedding.dtype).to(embedding.device)
-        self._sin = angles.sin().to(embedding.dtype).to(embedding.device)
+        self._rotary = RotaryTables.build(config, max_len, embedding.dtype, embedding.device)
 
     @classmethod
     def from_weights(
@@ -82,6 +78,7 @@ class Transformer:
         device: torch.device | None = None,
         backend: LinearBackend | None = None,
         max_len: int | None = None,
+        head: Linear | None = None,
     ) -> Transformer:
         """Build from Hugging Face tensor names.
 
@@ -92,6 +89,7 @@ class Transformer:
             device: Defaults to the CPU.
             backend: Linear backend; None resolves to the fastest available.
             max_len: Positions to support; None takes the checkpoint's maximum.
+            head: Another model's output head to share; None makes one of the weights.
         """
         device = device or torch.device("cpu")
         backend = backend or resolve_backend(device, dtype)
@@ -121,13 +119,15 @@ class Transformer:
                 )
             )
         embedding = get("model.embed_tokens.weight")
-        head = embedding if config.tie_word_embeddings else get("lm_head.weight")
+        if head is None:
+            rows = embedding if config.tie_word_embeddings else get("lm_head.weight")
+            head = make_linear(rows, None, backend)
         return cls(
             config,
             layers,
             embedding,
             get("model.norm.weight"),
-            make_linear(head, None, backend),
+            head,
             backend,
             max_len or config.max_position_embeddings,
         )
@@ -173,84 +173,45 @@ class Transformer:
         Returns:
             [T, hidden], after the final norm.
         """
+        return self.forward_with_features(tokens, layout, cache, ())[0]
+
+    def forward_with_features(
+        self, tokens: Tensor, layout: StepLayout, cache: KvCache, feature_layers: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """`forward`, and the hidden states that a drafter reads.
+
+        Args:
+            tokens: As in `forward`.
+            layout: As in `forward`.
+            cache: As in `forward`.
+            feature_layers: Ascending; X is the input of layer X, as Hugging Face counts its
+                `hidden_states`: 0 is the embedding, the number of layers is the final state.
+
+        Returns:
+            The final states [T, hidden], and the features side by side
+            [T, len(feature_layers) * hidden].
+        """
         hidden = self.embedding[tokens]
-        cos = self._cos[layout.positions].unsqueeze(1)
-        sin = self._sin[layout.positions].unsqueeze(1)
+        features = []
+        shared = AttentionPass.prepare(self.config, layout, self._rotary)
         eps = self.config.rms_norm_eps
         size = (self.config.hidden_size,)
-        # Grouped-query attention: the queries of a group ride as extra rows of their KV head.
-        group = self.config.num_heads // self.config.num_kv_heads
-        mask = layout.mask.repeat_interleave(group, dim=2) if group > 1 else layout.mask
         for index, layer in enumerate(self.layers):
+            if index in feature_layers:
+                features.append(hidden)
             normed = functional.rms_norm(hidden, size, layer.attention_norm, eps)
-            attended = self._attention(
-                layer.qkv(normed), cos, sin, mask, layout, cache.keys[index], cache.values[index]
+            attended = attend(
+                self.config, layer.qkv(normed), shared, cache.keys[index], cache.values[index]
             )
             hidden = hidden + layer.attention_out(attended)
             normed = functional.rms_norm(hidden, size, layer.mlp_norm, eps)
             gate, up = layer.gate_up(normed).chunk(2, dim=-1)
             hidden = hidden + layer.down(functional.silu(gate).mul_(up))
-        return functional.rms_norm(hidden, size, self.final_norm, eps)
+        final = functional.rms_norm(hidden, size, self.final_norm, eps)
+        if len(self.layers) in feature_layers:
+            features.append(final)
+        return final, torch.cat(features, dim=-1) if features else final[:, :0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, hidden] after the final norm -> [T, vocab] float32."""
         return self.head(hidden).float()
-
-    def _attention(
-        self,
-        qkv: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        mask: Tensor,
-        layout: StepLayout,
-        keys: Tensor,
-        values: Tensor,
-    ) -> Tensor:
-        """Causal attention of the new tokens over their rows' contexts.
-
-        Args:
-            qkv: [T, (num_heads + 2 num_kv_heads) * head_dim].
-            cos: [T, 1, head_dim / 2].
-            sin: Same shape.
-            mask: [B, 1, Q * group, L].
-            layout: As in `forward`.
-            keys: [num_slots, num_kv_heads, max_len, head_dim]; written.
-            values: Same shape; written.
-
-        Returns:
-            [T, num_heads * head_dim].
-        """
-        config = self.config
-        num_kv, head_dim = config.num_kv_heads, config.head_dim
-        group = config.num_heads // num_kv
-        num_tokens = qkv.shape[0]
-        heads = qkv.view(num_tokens, config.num_heads + 2 * num_kv, head_dim)
-        rotated = _rotate(heads[:, : config.num_heads + num_kv], cos, sin)
-        query = rotated[:, : config.num_heads]
-        keys[layout.token_slots, :, layout.positions] = rotated[:, config.num_heads :]
-        values[layout.token_slots, :, layout.positions] = heads[:, config.num_heads + num_kv :]
-        if layout.pad_index is not None:
-            query = query[layout.pad_index]
-        batch, q_len = layout.batch_size, layout.max_q_len
-        query = query.view(batch, q_len, num_kv, group, head_dim).transpose(1, 2)
-        out = functional.scaled_dot_product_attention(
-            query.reshape(batch, num_kv, q_len * group, head_dim),
-            keys[layout.row_slots, :, : layout.kv_len],
-            values[layout.row_slots, :, : layout.kv_len],
-            attn_mask=mask,
-        )
-        out = out.view(batch, num_kv, q_len, group, head_dim).transpose(1, 2)
-        out = out.reshape(batch * q_len, config.num_heads * head_dim)
-        return out if layout.unpad_index is None else out[layout.unpad_index]
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding in the half-split layout (Su et al. 2021; Hugging Face's order).
-
-    Args:
-        x: [T, heads, head_dim].
-        cos: [T, 1, head_dim / 2].
-        sin: Same shape.
-    """
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -5,9 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
+from engine.drafters.recorder import StateRecorder
 from engine.engine import Engine, RowOutcome
+from engine.errors import EngineError
 from engine.kv_cache import KvSnapshot
 from engine.request import FinishReason, Request, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFeatures:
+    """States of the target along one text.
+
+    Attributes:
+        layers: Ascending, as `Transformer.forward_with_features` counts them.
+        states: [num_tokens, len(layers) * hidden], newest token excluded.
+    """
+
+    layers: tuple[int, ...]
+    states: Tensor
+
+    def select(self, layers: tuple[int, ...]) -> Tensor:
+        """The states of some of the layers, side by side.
+
+        Raises:
+            EngineError: One of them was not kept.
+        """
+        if layers == self.layers:
+            return self.states
+        missing = sorted(set(layers) - set(self.layers))
+        if missing:
+            raise EngineError(f"the states of layer {missing[0]} were not recorded")
+        parts = self.states.chunk(len(self.layers), dim=-1)
+        return torch.cat([parts[self.layers.index(layer)] for layer in layers], dim=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +54,7 @@ class Trajectory:
         finish_reason: Why it ended.
         snapshot: The target's keys and values of prompt and output (newest token excluded), so
             that a measurement can go on from any point without a prefill.
+        features: The target's states that drafters read, or None when none was asked for.
     """
 
     request: Request
@@ -29,11 +62,28 @@ class Trajectory:
     log_probs: tuple[float, ...]
     finish_reason: FinishReason
     snapshot: KvSnapshot
+    features: TargetFeatures | None = None
 
     @property
     def num_decoded(self) -> int:
         """Output tokens that decode rounds emitted: all but the first."""
         return len(self.output_tokens) - 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        features = self.features.states if self.features is not None else torch.empty(0)
+        return self.snapshot.num_bytes + features.numel() * features.element_size()
+
+    def features_of(self, layers: tuple[int, ...]) -> Tensor:
+        """[num_tokens, len(layers) * hidden], the target's states that a drafter reads.
+
+        Raises:
+            EngineError: They were not recorded.
+        """
+        if self.features is None:
+            raise EngineError("no states of the target were recorded")
+        return self.features.select(layers)
 
     def resume_at(self, num_output_tokens: int, request: Request | None = None) -> Sequence:
         """The state after the first `num_output_tokens` output tokens.
@@ -51,14 +101,16 @@ def record(
     requests: list[Request],
     *,
     batch_size: int,
+    feature_layers: tuple[int, ...] = (),
     on_tokens: Callable[[int], None] | None = None,
 ) -> list[Trajectory]:
     """Answer requests without speculation and keep what replay needs.
 
     Args:
-        engine: No drafter is used, loaded or not.
+        engine: Its drafter is unloaded.
         requests: What to answer.
         batch_size: Requests in flight.
+        feature_layers: States of the target to keep, ascending.
         on_tokens: Told the number of tokens of each round, for progress.
 
     Returns:
@@ -74,12 +126,20 @@ def record(
         if on_tokens is not None:
             on_tokens(sum(outcome.num_emitted for outcome in outcomes))
 
-    def on_finish(slot: int, sequence: Sequence) -> None:
-        snapshots[sequence.request.request_id] = engine.cache.snapshot(slot)
+    recorder = StateRecorder(feature_layers)
+    features: dict[str, TargetFeatures] = {}
 
+    def on_finish(slot: int, sequence: Sequence) -> None:
+        request_id = sequence.request.request_id
+        snapshots[request_id] = engine.cache.snapshot(slot)
+        if feature_layers:
+            features[request_id] = TargetFeatures(feature_layers, recorder.take(slot))
+
+    engine.load(recorder if feature_layers else None)
     sequences, _ = engine.generate(
         requests, batch_size=batch_size, record=True, on_round=on_round, on_finish=on_finish
     )
+    engine.load(None)
     trajectories = []
     for sequence in sequences:
         assert sequence.finish_reason is not None
@@ -91,6 +151,7 @@ def record(
                 log_probs=tuple(log_probs[request_id]),
                 finish_reason=sequence.finish_reason,
                 snapshot=snapshots[request_id],
+                features=features.get(request_id),
             )
         )
     return trajectories

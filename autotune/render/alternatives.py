@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import log1p
+from pathlib import Path
 from typing import Any, Literal
 
 from autotune.document import Cell, CellEvidenceModel, EnvelopeModel
@@ -40,7 +42,7 @@ class DrafterParts:
         parameters: As `EnvelopeModel.draft_parameters`.
     """
 
-    method: Literal["ngram", "layer_skip", "draft_model"]
+    method: Literal["ngram", "layer_skip", "draft_model", "eagle3"]
     parameters: Mapping[str, str | int | float]
 
 
@@ -52,19 +54,21 @@ def drafter_parts(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str
         settings: Settings of the search, as stored with its run.
     """
     # The search's own descriptions; the import takes as long as the engine does.
-    from engine.drafters.factory import DrafterSpec, layer_skip, ngram
+    from engine.drafters.factory import DrafterSpec, from_folder, layer_skip, ngram
+    from engine.errors import CheckpointError
 
     specs: dict[str, DrafterSpec] = {ngram().name: ngram()}
     for name in names:
         if layers := _LAYER_SKIP.fullmatch(name):
             specs[name] = layer_skip(int(layers[1]))
-    parts = {
-        name: DrafterParts(method=spec.method, parameters=spec.parameters())
-        for name, spec in specs.items()
-    }
     for name, folder in (settings.get("drafters") or {}).items():
-        parts[name] = DrafterParts(method="draft_model", parameters={"model": str(folder)})
-    return {name: parts[name] for name in names if name in parts}
+        with suppress(CheckpointError):  # A folder that is gone cannot be offered.
+            specs[name] = from_folder(name, Path(folder))
+    return {
+        name: DrafterParts(method=specs[name].method, parameters=specs[name].parameters())
+        for name in names
+        if name in specs
+    }
 
 
 def alternatives(

@@ -180,7 +180,7 @@ def _draft_folders(
     for envelope in envelopes:
         if envelope.method == "layer_skip":
             folders[envelope.drafter] = _layer_skip_path(config, envelope, drafts)
-        elif envelope.method == "draft_model":
+        elif envelope.method in ("draft_model", "eagle3"):
             folders[envelope.drafter] = Path(str(envelope.draft_parameters["model"]))
     return folders
 

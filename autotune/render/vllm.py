@@ -196,7 +196,8 @@ def _method_fields(envelope: EnvelopeModel, draft_folders: Mapping[str, Path]) -
             f"drafter {envelope.drafter}: vLLM loads it from a folder; name one in draft_folders"
         )
     sampling = "probabilistic" if envelope.draft_temperature is None else "greedy"
-    return {"method": "draft_model", "model": str(folder), "draft_sample_method": sampling}
+    method = "eagle3" if envelope.method == "eagle3" else "draft_model"
+    return {"method": method, "model": str(folder), "draft_sample_method": sampling}
 
 
 def _best_offer(alternatives: Sequence[Candidate], server: _Server) -> Offer:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from autotune.progress import Progress
 from autotune.tuning.session import Session
-from engine.drafters.model import ModelDrafter
+from engine.drafters.base import DrafterSnapshot
+from engine.drafters.profiling import profile, samples_drafts
 from engine.errors import EngineError
-from engine.kv_cache import KvSnapshot
-from engine.replay import Replay, StartProfile, profile_model, profile_rollouts, replay
+from engine.profile import StartProfile
+from engine.replay import Replay, replay
 from policies.types import SpeculativeConfig
 from store.records import AcceptanceRecord
 
@@ -26,7 +27,7 @@ class AcceptanceProfile:
     """
 
     profiles: Mapping[tuple[str, float | None], list[StartProfile]]
-    snapshots: Mapping[str, Mapping[str, KvSnapshot]]
+    snapshots: Mapping[str, Mapping[str, DrafterSnapshot]]
     _replays: dict[SpeculativeConfig, Replay] = field(default_factory=dict)
 
     def arms(self, max_num_speculative_tokens: int) -> list[SpeculativeConfig]:
@@ -63,29 +64,27 @@ def profile_drafters(session: Session, progress: Progress) -> AcceptanceProfile:
     """Score every drafter on every trajectory; one that fails is left out with a note."""
     progress.begin("Replay the drafters")
     profiles: dict[tuple[str, float | None], list[StartProfile]] = {}
-    snapshots: dict[str, dict[str, KvSnapshot]] = {}
+    snapshots: dict[str, dict[str, DrafterSnapshot]] = {}
     settings = session.settings
     sampled = any(not t.request.params.is_greedy for t in session.trajectories)
     steps = len(session.drafters) * len(session.trajectories)
     for order, (name, drafter) in enumerate(session.drafters.items()):
-        is_model = isinstance(drafter, ModelDrafter)
         # Deterministic drafts, and greedy requests, have no draft temperature to vary.
-        temperatures = settings.draft_temperatures if is_model and sampled else (None,)
+        varied = sampled and samples_drafts(drafter)
+        temperatures = settings.draft_temperatures if varied else (None,)
         found: dict[float | None, list[StartProfile]] = defaultdict(list)
-        held: dict[str, KvSnapshot] = {}
+        held: dict[str, DrafterSnapshot] = {}
         try:
             for index, trajectory in enumerate(session.trajectories):
-                limits = {
-                    "max_drafts": settings.max_num_speculative_tokens,
-                    "max_len": session.engine.max_len,
-                }
-                if isinstance(drafter, ModelDrafter):
-                    rows = profile_model(drafter, trajectory, temperatures, **limits)
-                    snapshot = drafter.snapshot(0) if trajectory.num_decoded else None
-                    if snapshot is not None:
-                        held[trajectory.request.request_id] = snapshot
-                else:
-                    rows = [profile_rollouts(drafter, trajectory, **limits)]
+                rows, snapshot = profile(
+                    drafter,
+                    trajectory,
+                    temperatures,
+                    max_drafts=settings.max_num_speculative_tokens,
+                    max_len=session.engine.max_len,
+                )
+                if snapshot is not None:
+                    held[trajectory.request.request_id] = snapshot
                 for temperature, row in zip(temperatures, rows, strict=True):
                     found[temperature].append(row)
                 progress.update((order * len(session.trajectories) + index + 1) / steps, name)

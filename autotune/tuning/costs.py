@@ -9,7 +9,7 @@ from autotune.progress import Progress
 from autotune.tuning.acceptance import AcceptanceProfile
 from autotune.tuning.seeds import derive_seed
 from autotune.tuning.session import Session
-from engine.drafters.model import ModelDrafter
+from engine.drafters.profiling import samples_drafts
 from engine.errors import EngineError
 from engine.latency import CostCell, time_draft, time_verify
 from engine.record import Trajectory
@@ -44,7 +44,7 @@ def measure_costs(
         for name in list(acceptance.snapshots):
             drafter = session.drafters[name]
             try:
-                for k in draft_ks if isinstance(drafter, ModelDrafter) else draft_ks[:1]:
+                for k in draft_ks if samples_drafts(drafter) else draft_ks[:1]:
                     cells.append(
                         time_draft(
                             session.engine,

@@ -22,8 +22,10 @@ from engine.drafters.base import Drafter
 from engine.drafters.factory import (
     DrafterSpec,
     build_drafter,
+    from_folder,
     layer_skip,
     ngram,
+    wanted_features,
     weight_bytes,
 )
 from engine.engine import Engine
@@ -108,8 +110,11 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
     )
     max_len = min(max_len, -(-usable.longest // _ALIGN) * _ALIGN)
     slots = max(*settings.batch_sizes, _RECORD_BATCH)
+    drafter_specs = _specs(settings, config.num_layers, progress)
+    feature_layers = wanted_features(drafter_specs)
     room = budget - _target_bytes(config, dtype, slots, max_len, budget)
     per_token = KvCache.bytes_per_token(config, dtype)
+    per_token += len(feature_layers) * config.hidden_size * dtype.itemsize
     used = usable.fit(min(room, budget * _SNAPSHOT_SHARE), per_token, settings.seed)
     if len(used.requests) < len(usable.requests):
         progress.note(
@@ -129,8 +134,8 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
     engine = Engine(
         model, eos_token_ids=config.eos_token_ids, max_batch_size=slots, max_len=max_len
     )
-    trajectories = _record(engine, used, progress)
-    room -= sum(trajectory.snapshot.num_bytes for trajectory in trajectories)
+    trajectories = _record(engine, used, feature_layers, progress)
+    room -= sum(trajectory.num_bytes for trajectory in trajectories)
     target = Target(
         name=settings.target,
         folder=folder,
@@ -141,7 +146,7 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
     )
     drafters: dict[str, Drafter] = {}
     specs: dict[str, DrafterSpec] = {}
-    for spec in _specs(settings, config.num_layers):
+    for spec in drafter_specs:
         try:
             drafter = build_drafter(spec, engine, folder, budget_bytes=max(0, room))
         except EngineError as error:
@@ -161,7 +166,7 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
     )
 
 
-def _specs(settings: TuneSettings, num_layers: int) -> list[DrafterSpec]:
+def _specs(settings: TuneSettings, num_layers: int, progress: Progress) -> list[DrafterSpec]:
     """The drafters to try, cheapest first."""
     depths = settings.layer_skip
     if depths is None:
@@ -170,10 +175,11 @@ def _specs(settings: TuneSettings, num_layers: int) -> list[DrafterSpec]:
         depths = tuple(depth for depth in depths if 0 < depth < num_layers)
     specs = [ngram()] if settings.ngram else []
     specs += [layer_skip(depth) for depth in depths]
-    specs += [
-        DrafterSpec(name=name, method="draft_model", folder=folder)
-        for name, folder in settings.drafters.items()
-    ]
+    for name, folder in settings.drafters.items():
+        try:
+            specs.append(from_folder(name, folder))
+        except EngineError as error:
+            progress.note(f"drafter {name} skipped: {error}")
     return specs
 
 
@@ -213,7 +219,9 @@ def _target_bytes(
     return needed
 
 
-def _record(engine: Engine, used: RequestSet, progress: Progress) -> tuple[Trajectory, ...]:
+def _record(
+    engine: Engine, used: RequestSet, feature_layers: tuple[int, ...], progress: Progress
+) -> tuple[Trajectory, ...]:
     """The target's own answers.
 
     Raises:
@@ -228,7 +236,13 @@ def _record(engine: Engine, used: RequestSet, progress: Progress) -> tuple[Traje
         done += count
         progress.update(min(done / expected, 1.0), f"{done} tokens")
 
-    recorded = record(engine, list(used.requests), batch_size=_RECORD_BATCH, on_tokens=on_tokens)
+    recorded = record(
+        engine,
+        list(used.requests),
+        batch_size=_RECORD_BATCH,
+        feature_layers=feature_layers,
+        on_tokens=on_tokens,
+    )
     if not any(trajectory.num_decoded for trajectory in recorded):
         raise TrafficError(
             f"{used.workload.source}: every answer ends with its first token, so no drafter can "

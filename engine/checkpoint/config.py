@@ -117,7 +117,21 @@ def read_config(folder: Path) -> ModelConfig:
         UnsupportedModelError: The model computes something that the engine does not.
     """
     config = read_json(folder / CONFIG_NAME)
-    architecture = _read_architecture(config)
+    return read_decoder(config, folder, _read_architecture(config))
+
+
+def read_decoder(config: JsonObject, folder: Path, architecture: str) -> ModelConfig:
+    """Shape and settings of the decoder layers that a `config.json` describes.
+
+    Args:
+        config: The file.
+        folder: Where it lies; its `generation_config.json` is read too.
+        architecture: Whose conventions it follows, one of the supported ones.
+
+    Raises:
+        CheckpointError: A required key is missing or malformed.
+        UnsupportedModelError: The model computes something that the engine does not.
+    """
     _refuse_unsupported(config, architecture)
     vocab_size = config.integer("vocab_size", low=1, high=_MAX_SIZE)
     hidden_size = config.integer("hidden_size", low=1, high=_MAX_SIZE)

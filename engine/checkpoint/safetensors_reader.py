@@ -7,6 +7,7 @@ change the computation may be left unused. Pickle files are never opened.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -39,12 +40,16 @@ class _Stored:
     shape: tuple[int, ...]
 
 
-def read_weights(folder: Path, config: ModelConfig) -> dict[str, Tensor]:
+def read_weights(
+    folder: Path, config: ModelConfig, lent: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """Read and check every tensor of a model.
 
     Args:
         folder: A model folder with `model.safetensors`, or shards and their index.
         config: The configuration of the same folder.
+        lent: Tensors of another model that stand in where the folder has none of that name; a
+            draft need not bring the target's embedding once more.
 
     Returns:
         Hugging Face tensor name to tensor, in the dtype on disk, in memory of its own. A tied
@@ -58,22 +63,66 @@ def read_weights(folder: Path, config: ModelConfig) -> dict[str, Tensor]:
     expected = expected_shapes(config)
     stored = _read_headers(find_shards(folder))
     _refuse_unexpected(stored, expected, config)
+    borrowed = {name: tensor for name, tensor in (lent or {}).items() if name not in stored}
+    weights: dict[str, Tensor] = {}
     for name, shape in expected.items():
-        _check_stored(name, shape, stored.get(name), folder)
+        if name not in borrowed:
+            _check_stored(name, shape, stored.get(name), folder)
+        elif tuple(borrowed[name].shape) != shape:
+            raise WeightsError(
+                f"{folder}: {name} is to be the target's, whose shape is "
+                f"{list(borrowed[name].shape)}; config.json asks for {list(shape)}"
+            )
+        else:
+            weights[name] = borrowed[name]
+    _read_into(weights, stored, expected)
+    if config.tie_word_embeddings and OUTPUT_HEAD in stored:
+        _refuse_other_head(stored[OUTPUT_HEAD], weights[EMBEDDING])
+    return weights
+
+
+def read_tensors(
+    folder: Path, expected: Mapping[str, tuple[int, ...]], optional: Iterable[str] = ()
+) -> dict[str, Tensor]:
+    """Read exactly the tensors of a draft head, in the dtype on disk.
+
+    Args:
+        folder: As in `read_weights`.
+        expected: Name to shape of every tensor the head has.
+        optional: Names of them that may be missing.
+
+    Raises:
+        WeightsError: A file or tensor is missing, damaged, of the wrong shape or not finite.
+        UnsupportedModelError: There is a tensor that the head has no use for.
+    """
+    stored = _read_headers(find_shards(folder))
+    unknown = sorted(stored.keys() - expected.keys())
+    if unknown:
+        raise UnsupportedModelError(
+            f"{stored[unknown[0]].shard}: tensor {unknown[0]} has no place in the draft head of "
+            "config.json"
+        )
+    for name, shape in expected.items():
+        if name in stored or name not in optional:
+            _check_shape(name, shape, stored.get(name), folder)
+    weights: dict[str, Tensor] = {}
+    _read_into(weights, stored, expected)
+    return weights
+
+
+def _read_into(
+    weights: dict[str, Tensor], stored: dict[str, _Stored], expected: Iterable[str]
+) -> None:
     by_shard: dict[Path, list[str]] = {}
     for name, where in stored.items():
         if name in expected:
             by_shard.setdefault(where.shard, []).append(name)
-    weights: dict[str, Tensor] = {}
     for shard, names in by_shard.items():
         with safe_open(shard, framework="pt") as file:
             for name in names:
                 # A copy: the file is mapped, and a later write to it would change the model.
                 weights[name] = file.get_tensor(name).clone()
                 _refuse_non_finite(name, weights[name], shard)
-    if config.tie_word_embeddings and OUTPUT_HEAD in stored:
-        _refuse_other_head(stored[OUTPUT_HEAD], weights[EMBEDDING])
-    return weights
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -208,13 +257,17 @@ def _refuse_unexpected(
 
 
 def _check_stored(name: str, shape: tuple[int, ...], stored: _Stored | None, folder: Path) -> None:
-    if stored is None:
-        raise WeightsError(f"{folder}: tensor {name} is missing from the weights")
-    if stored.dtype not in _FLOATING:
+    if stored is not None and stored.dtype not in _FLOATING:
         supported = ", ".join(sorted(_FLOATING))
         raise UnsupportedModelError(
             f"{stored.shard}: tensor {name} has dtype {stored.dtype} (supported: {supported})"
         )
+    _check_shape(name, shape, stored, folder)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], stored: _Stored | None, folder: Path) -> None:
+    if stored is None:
+        raise WeightsError(f"{folder}: tensor {name} is missing from the weights")
     if stored.shape != shape:
         raise WeightsError(
             f"{stored.shard}: tensor {name} has shape {list(stored.shape)}, "

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.drafters.base import Proposal
+from engine.drafters.base import DrafterSnapshot, Proposal
+from engine.drafters.draw import draft_probs, draft_temperatures, draw
 from engine.kv_cache import KvCache, KvSnapshot
 from engine.layout import make_layout
 from engine.model import Transformer
 from engine.request import Sequence
-from engine.rng import Purpose, uniform
-from engine.sampling import check_logits, processed_probs, sample_from
 
 
 class ModelDrafter:
@@ -21,6 +20,8 @@ class ModelDrafter:
     acceptance, or a stretch of rounds without drafting) are processed together with the newest
     token at the next proposal, so idle rounds cost nothing.
     """
+
+    feature_layers: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -49,24 +50,22 @@ class ModelDrafter:
         self._shared_vocab_size = shared_vocab_size
         self._num_weight_bytes = num_weight_bytes
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
+    def admit(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """Process all tokens but the newest."""
-        self.cache.lengths[slot] = 0
-        self._forward([slot], [sequence.tokens[:-1]], [0])
-        self.cache.lengths[slot] = len(sequence.tokens) - 1
+        self._take_in(slot, sequence)
 
-    def snapshot(self, slot: int) -> KvSnapshot | None:
+    def snapshot(self, slot: int) -> DrafterSnapshot | None:
         """Copy out the slot's keys and values."""
-        return self.cache.snapshot(slot)
+        return DrafterSnapshot(self.cache.snapshot(slot))
 
-    def restore(self, slot: int, sequence: Sequence, snapshot: KvSnapshot | None) -> None:
+    def restore(self, slot: int, sequence: Sequence, snapshot: DrafterSnapshot | None) -> None:
         """Fill a slot from a snapshot of the same sequence, made at this length or later."""
         if snapshot is None:
-            self.admit(slot, sequence)
+            self._take_in(slot, sequence)
         else:
             # After a full acceptance the cache lacks the last draft token until the next proposal.
-            length = min(snapshot.num_tokens, len(sequence.tokens) - 1)
-            self.cache.restore(slot, snapshot, length)
+            length = min(snapshot.kv.num_tokens, len(sequence.tokens) - 1)
+            self.cache.restore(slot, snapshot.kv, length)
 
     def propose(
         self,
@@ -77,16 +76,8 @@ class ModelDrafter:
     ) -> Proposal:
         """Draft one token at a time; rows whose limit is reached sit out."""
         tokens: list[list[int]] = [[] for _ in slots]
-        temperatures = [
-            sequence.request.params.temperature
-            if draft_temperature is None or sequence.request.params.is_greedy
-            else draft_temperature
-            for sequence in sequences
-        ]
-        probs = None
-        if any(temperatures):
-            shape = (len(slots), max(limits), self._target_vocab_size)
-            probs = torch.zeros(shape, device=self.model.device)
+        temperatures = draft_temperatures(sequences, draft_temperature)
+        probs = draft_probs(temperatures, limits, self._target_vocab_size, self.model.device)
         rows = [row for row, limit in enumerate(limits) if limit > 0]
         pending = {row: sequences[row].tokens[self.cache.lengths[slots[row]] :] for row in rows}
         step = 0
@@ -95,7 +86,15 @@ class ModelDrafter:
             logits = self._forward(
                 [slots[row] for row in rows], [pending[row] for row in rows], starts
             )
-            drawn = self._draw(logits, rows, sequences, temperatures, step, probs)
+            drawn, drawn_from = draw(
+                logits,
+                [sequences[row] for row in rows],
+                [temperatures[row] for row in rows],
+                step,
+                greedy=probs is None,
+            )
+            if probs is not None and drawn_from is not None:
+                probs[rows, step] = drawn_from
             for row, token in zip(rows, drawn, strict=True):
                 tokens[row].append(token)
                 pending[row] = [token]
@@ -106,7 +105,7 @@ class ModelDrafter:
                 self._processed(slot, len(sequence.tokens) + len(drafted) - 1)
         return Proposal(tokens, probs)
 
-    def ingest(self, slot: int, sequence: Sequence, target_hidden: Tensor) -> None:
+    def ingest(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """Keep what was computed for tokens that stand; the next proposal computes the rest."""
         computed = self.cache.lengths[slot]
         self.cache.lengths[slot] = min(computed, len(sequence.tokens) - 1)
@@ -152,37 +151,10 @@ class ModelDrafter:
         """Note that the cache holds the first `length` tokens, drafts included."""
         self.cache.lengths[slot] = length
 
-    def _draw(
-        self,
-        logits: Tensor,
-        rows: list[int],
-        sequences: list[Sequence],
-        temperatures: list[float],
-        step: int,
-        probs: Tensor | None,
-    ) -> list[int]:
-        """Sample a token per row and record what it was drawn from in `probs`."""
-        if probs is None:
-            check_logits(logits)
-            return [int(token) for token in logits.argmax(dim=-1)]
-        params = [sequences[row].request.params for row in rows]
-        drawn_from = processed_probs(
-            logits,
-            [temperatures[row] for row in rows],
-            [p.top_k for p in params],
-            [p.top_p for p in params],
-        )
-        probs[rows, step] = drawn_from
-        uniforms = [
-            uniform(
-                sequences[row].request.params.seed,
-                sequences[row].round_index + 1,
-                len(sequences[row].tokens) + step,
-                Purpose.DRAFT,
-            )
-            for row in rows
-        ]
-        return [int(token) for token in sample_from(drawn_from, uniforms)]
+    def _take_in(self, slot: int, sequence: Sequence) -> None:
+        self.cache.lengths[slot] = 0
+        self._forward([slot], [sequence.tokens[:-1]], [0])
+        self.cache.lengths[slot] = len(sequence.tokens) - 1
 
     def _forward(self, slots: list[int], tokens: list[list[int]], starts: list[int]) -> Tensor:
         """Process new tokens of each row; logits [B, vocab] after each row's last one."""
@@ -231,17 +203,17 @@ class LayerSkipDrafter(ModelDrafter):
             num_weight_bytes=0,
         )
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
+    def admit(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """The target's prefill has done it."""
 
-    def snapshot(self, slot: int) -> KvSnapshot | None:
+    def snapshot(self, slot: int) -> DrafterSnapshot | None:
         """The target's snapshot holds everything."""
         return None
 
-    def restore(self, slot: int, sequence: Sequence, snapshot: KvSnapshot | None) -> None:
+    def restore(self, slot: int, sequence: Sequence, snapshot: DrafterSnapshot | None) -> None:
         """The target's snapshot holds everything."""
 
-    def ingest(self, slot: int, sequence: Sequence, target_hidden: Tensor) -> None:
+    def ingest(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """The engine commits the shared cache."""
 
     @property

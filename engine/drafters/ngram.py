@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engine.drafters.base import Proposal
+from engine.drafters.base import DrafterSnapshot, Proposal
 from engine.errors import EngineError
-from engine.kv_cache import KvSnapshot
 from engine.request import Sequence
 
 
@@ -47,6 +46,8 @@ class NgramDrafter:
     Source: Saxena 2023 (prompt lookup decoding); matching rule of vLLM's `ngram` method.
     """
 
+    feature_layers: tuple[int, ...] = ()
+
     def __init__(self, name: str, num_slots: int, *, min_n: int, max_n: int) -> None:
         """Make an idle drafter.
 
@@ -62,10 +63,9 @@ class NgramDrafter:
         self._min_n, self._max_n = min_n, max_n
         self._indices = [NgramIndex(min_n, max_n) for _ in range(num_slots)]
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
+    def admit(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """Index the prompt and whatever was emitted."""
-        self._indices[slot] = NgramIndex(self._min_n, self._max_n)
-        self._indices[slot].extend(sequence.tokens)
+        self.restore(slot, sequence, None)
 
     def propose(
         self,
@@ -83,17 +83,18 @@ class NgramDrafter:
             None,
         )
 
-    def ingest(self, slot: int, sequence: Sequence, target_hidden: Tensor) -> None:
+    def ingest(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """Index the emitted tokens."""
         self._indices[slot].extend(sequence.tokens)
 
-    def snapshot(self, slot: int) -> KvSnapshot | None:
+    def snapshot(self, slot: int) -> DrafterSnapshot | None:
         """The index is quick to rebuild."""
         return None
 
-    def restore(self, slot: int, sequence: Sequence, snapshot: KvSnapshot | None) -> None:
+    def restore(self, slot: int, sequence: Sequence, snapshot: DrafterSnapshot | None) -> None:
         """Index the tokens."""
-        self.admit(slot, sequence)
+        self._indices[slot] = NgramIndex(self._min_n, self._max_n)
+        self._indices[slot].extend(sequence.tokens)
 
     @property
     def num_bytes(self) -> int:

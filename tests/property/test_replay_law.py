@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from math import log
-from typing import cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from engine.drafters.model import ModelDrafter
 from engine.kv_cache import KvSnapshot
+from engine.profile import profile_tokens
 from engine.record import Trajectory
-from engine.replay import profile_model, replay
+from engine.replay import replay
 from engine.request import FinishReason
 from tests.support.laws import (
     DELTA,
@@ -46,18 +45,9 @@ DRAFTS: dict[str, Chain] = {
 NO_CACHE = KvSnapshot(torch.empty(0), torch.empty(0))
 
 
-class ChainDrafter:
-    """A drafter whose logits are the logarithms of a chain's distributions."""
-
-    def __init__(self, chain: Chain) -> None:
-        self._chain = chain
-
-    def teacher_forced_logits(
-        self, prompt: Tokens, output: Tokens, target_kv: KvSnapshot
-    ) -> Tensor:
-        """One row per decoded token; the chain starts after the first token."""
-        rows = [self._chain(output[1:i]) for i in range(1, len(output))]
-        return torch.tensor([[log(x) for x in row] for row in rows])
+def forced_logits(chain: Chain, decoded: Tokens) -> Tensor:
+    """[decoded, vocab], the logarithms of a chain's distributions along an answer."""
+    return torch.tensor([[log(x) for x in chain(decoded[:i])] for i in range(len(decoded))])
 
 
 def process(draft: Chain, drafting: Drafting, k: int) -> tuple[Fraction, Fraction]:
@@ -103,11 +93,14 @@ def trajectory(decoded: Tokens) -> Trajectory:
 def replayed(draft: Chain, draft_temperature: float | None, k: int) -> tuple[float, float]:
     """Expected rounds and tokens by replay, over all answers."""
     every = list(answers())
-    drafter = cast(ModelDrafter, ChainDrafter(draft))
     profiles = [
-        profile_model(drafter, trajectory(decoded), [draft_temperature], max_drafts=3, max_len=100)[
-            0
-        ]
+        profile_tokens(
+            forced_logits(draft, decoded),
+            trajectory(decoded),
+            [draft_temperature],
+            max_drafts=3,
+            max_len=100,
+        )[0]
         for decoded, _ in every
     ]
     found = replay(profiles, k)

@@ -189,6 +189,6 @@ def test_noise_reused_across_rounds_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     """The test above rejects a generator that starts anew in every round."""
     noise = ReseededEachRound()
     monkeypatch.setattr("engine.verify_batch.uniform", noise)
-    monkeypatch.setattr("engine.drafters.model.uniform", noise)
+    monkeypatch.setattr("engine.drafters.draw.uniform", noise)
 
     assert p_value_at_one(independent_draft, run=102) < ALPHA

@@ -196,6 +196,7 @@ class ArgmaxDraft:
 
     def __init__(self, drafter: Drafter) -> None:
         self.name = drafter.name
+        self.feature_layers = drafter.feature_layers
         self.admit = drafter.admit
         self.ingest = drafter.ingest
         self.snapshot = drafter.snapshot

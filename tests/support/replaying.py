@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
+import torch
+
 from engine.drafters.base import Drafter
 from engine.drafters.model import ModelDrafter
 from engine.engine import Engine, RowOutcome
+from engine.profile import StartProfile, profile_rollouts, profile_tokens
 from engine.record import Trajectory
-from engine.replay import StartProfile, profile_model, profile_rollouts
 from engine.request import Request
 
 
@@ -58,6 +60,26 @@ def measured(
     return [counts[request.request_id] for request in requests]
 
 
+def model_profiles(
+    drafter: ModelDrafter,
+    trajectory: Trajectory,
+    draft_temperatures: Sequence[float | None],
+    *,
+    max_drafts: int,
+    max_len: int,
+) -> list[StartProfile]:
+    """One profile per draft temperature, from one forced pass of the draft."""
+    if trajectory.num_decoded:
+        logits = drafter.teacher_forced_logits(
+            trajectory.request.prompt_tokens, trajectory.output_tokens, trajectory.snapshot
+        )
+    else:
+        logits = torch.empty(0, 0)
+    return profile_tokens(
+        logits, trajectory, draft_temperatures, max_drafts=max_drafts, max_len=max_len
+    )
+
+
 def profiles(
     drafter: Drafter,
     trajectories: Sequence[Trajectory],
@@ -69,7 +91,7 @@ def profiles(
     """One profile per trajectory, by whichever road the drafter takes."""
     if isinstance(drafter, ModelDrafter):
         return [
-            profile_model(
+            model_profiles(
                 drafter, trajectory, [draft_temperature], max_drafts=max_drafts, max_len=max_len
             )[0]
             for trajectory in trajectories

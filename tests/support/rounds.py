@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 
-from engine.replay import StartProfile
+from engine.profile import StartProfile
 
 Survival = Sequence[Sequence[Fraction]]
 

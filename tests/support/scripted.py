@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from engine.drafters.base import Proposal
-from engine.kv_cache import KvSnapshot
+from engine.drafters.base import DrafterSnapshot, Proposal
 from engine.request import Sequence as Running
 
 
@@ -16,19 +15,20 @@ class StatelessDrafter:
     """A drafter that remembers nothing; subclasses choose the tokens."""
 
     name = "scripted"
+    feature_layers: tuple[int, ...] = ()
     num_bytes = 0
 
-    def admit(self, slot: int, sequence: Running) -> None:
+    def admit(self, slot: int, sequence: Running, features: Tensor) -> None:
         """Nothing to take in."""
 
-    def ingest(self, slot: int, sequence: Running, target_hidden: Tensor) -> None:
+    def ingest(self, slot: int, sequence: Running, features: Tensor) -> None:
         """Nothing to learn."""
 
-    def snapshot(self, slot: int) -> KvSnapshot | None:
+    def snapshot(self, slot: int) -> DrafterSnapshot | None:
         """Nothing to keep."""
         return None
 
-    def restore(self, slot: int, sequence: Running, snapshot: KvSnapshot | None) -> None:
+    def restore(self, slot: int, sequence: Running, snapshot: DrafterSnapshot | None) -> None:
         """Nothing to restore."""
 
 

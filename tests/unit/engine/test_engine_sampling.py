@@ -146,7 +146,7 @@ def times_used_again(source: Uniform, monkeypatch: pytest.MonkeyPatch) -> int:
     """Uniforms that a run draws more than once, rejections and drafts of 3 tokens included."""
     recording = Recording(source)
     monkeypatch.setattr("engine.verify_batch.uniform", recording)
-    monkeypatch.setattr("engine.drafters.model.uniform", recording)
+    monkeypatch.setattr("engine.drafters.draw.uniform", recording)
     asked = request(PROMPT, temperature=1.0, max_tokens=40)
     accepted = run([asked], "draft", seats=1)["request"][1]
     assert {0, 3} <= set(accepted)

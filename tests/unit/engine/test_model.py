@@ -57,10 +57,8 @@ def test_a_checkpoint_gives_its_stored_logits_and_tokens(name: str) -> None:
     assert greedy == expected["greedy_ids"]
 
 
-def transformers_logits(
-    config: ModelConfig, weights: dict[str, torch.Tensor], tokens: tuple[int, ...]
-) -> torch.Tensor:
-    """[tokens, vocab] of the same weights in transformers."""
+def in_transformers(config: ModelConfig, weights: dict[str, torch.Tensor]) -> LlamaForCausalLM:
+    """The same weights in transformers."""
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=config.vocab_size,
@@ -76,9 +74,7 @@ def transformers_logits(
         )
     )
     model.load_state_dict(weights)
-    with torch.inference_mode():
-        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
-    return logits
+    return model
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
@@ -89,7 +85,8 @@ def test_logits_equal_those_of_transformers(num_kv_heads: int) -> None:
     model = Transformer.from_weights(config, weights)
     tokens = random_prompt(0, 40)
 
-    expected = transformers_logits(config, weights, tokens)
+    with torch.inference_mode():
+        expected = in_transformers(config, weights)(torch.tensor([tokens])).logits[0]
 
     torch.testing.assert_close(all_logits(model, [tokens])[0], expected, rtol=0, atol=1e-4)
 
@@ -205,3 +202,59 @@ def test_other_types_compute_the_same_to_their_precision(dtype: torch.dtype) -> 
     assert logits.dtype == torch.float32
     tolerance = 1e-4 if dtype == torch.float64 else 0.6
     torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
+
+
+# ---------------------------------------------------------------- features
+
+
+@pytest.mark.parametrize("layers", [(0,), (1,), (2,), (3,), (0, 1, 3), (0, 1, 2, 3)], ids=str)
+def test_features_are_the_hidden_states_of_transformers(layers: tuple[int, ...]) -> None:
+    """Each id is the state of that number there, the last one after the final norm."""
+    config = tiny_config(num_layers=3)
+    weights = tiny_weights(config, seed=6)
+    tokens = random_prompt(6, 20)
+    with torch.inference_mode():
+        states = in_transformers(config, weights)(
+            torch.tensor([tokens]), output_hidden_states=True
+        ).hidden_states
+
+    final, features = features_of(Transformer.from_weights(config, weights), [tokens], layers)
+
+    expected = torch.cat([states[layer][0] for layer in layers], dim=-1)
+    torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(final, states[3][0], rtol=1e-5, atol=1e-4)
+
+
+def features_of(
+    model: Transformer, rows: list[tuple[int, ...]], layers: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Final states and features of ragged rows, in one pass."""
+    lengths = [len(row) for row in rows]
+    cache = KvCache.allocate(model.config, len(rows), max(lengths), model.dtype, model.device)
+    layout = make_layout(
+        range(len(rows)), [0] * len(rows), lengths, dtype=model.dtype, device=model.device
+    )
+    flat = torch.tensor([token for row in rows for token in row])
+    with torch.inference_mode():
+        return model.forward_with_features(flat, layout, cache, layers)
+
+
+def test_features_of_a_ragged_batch_follow_its_tokens() -> None:
+    """One row per token, in the order of the rows, whatever their lengths."""
+    model = tiny_model(0)
+    rows = [random_prompt(length, length) for length in (3, 11, 1, 6)]
+
+    _, features = features_of(model, rows, (1, 2))
+
+    alone = torch.cat([features_of(model, [row], (1, 2))[1] for row in rows])
+    torch.testing.assert_close(features, alone, rtol=1e-5, atol=1e-4)
+
+
+def test_no_feature_layers_give_no_width() -> None:
+    """And the final states are the same bits with features or without."""
+    model, tokens = tiny_model(0), random_prompt(1, 9)
+
+    final, features = features_of(model, [tokens], ())
+
+    assert features.shape == (9, 0)
+    assert torch.equal(final, features_of(model, [tokens], (0, 2, 3))[0])

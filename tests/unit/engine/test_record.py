@@ -8,9 +8,13 @@ import pytest
 import torch
 
 from engine.drafters.base import Drafter
+from engine.drafters.recorder import StateRecorder
 from engine.engine import Engine
-from engine.record import Trajectory, record
-from engine.request import FinishReason, Request
+from engine.errors import EngineError
+from engine.kv_cache import KvCache
+from engine.layout import make_layout
+from engine.record import TargetFeatures, Trajectory, record
+from engine.request import FinishReason, Request, Sequence
 from tests.support.reference import plain_logits, reference_probs
 from tests.support.tiny_models import (
     DRAFTERS,
@@ -147,3 +151,108 @@ def test_the_engine_is_idle_afterwards() -> None:
 
     assert engine.sequences == {}
     assert torch.equal(recorded[0].snapshot.keys, before)
+
+
+# ---------------------------------------------------------------- states of the target
+
+LAYERS = (0, 2, 3)
+
+
+def fresh_states(engine: Engine, tokens: list[int], layers: tuple[int, ...]) -> torch.Tensor:
+    """[tokens, width], by one pass over a whole text."""
+    model = engine.target
+    cache = KvCache.allocate(model.config, 1, len(tokens), model.dtype, model.device)
+    layout = make_layout([0], [0], [len(tokens)], dtype=model.dtype, device=model.device)
+    with torch.inference_mode():
+        return model.forward_with_features(torch.tensor(tokens), layout, cache, layers)[1]
+
+
+def test_recorded_states_are_those_of_one_pass_over_the_text() -> None:
+    """At every token but the newest, for answers that end in any way, in a mixed batch."""
+    engine = engine_of()
+
+    recorded = record(engine, mixed(), batch_size=3, feature_layers=LAYERS)
+
+    for trajectory in recorded:
+        text = [*trajectory.request.prompt_tokens, *trajectory.output_tokens[:-1]]
+        wanted = fresh_states(engine, text, LAYERS)
+        torch.testing.assert_close(trajectory.features_of(LAYERS), wanted, rtol=1e-5, atol=1e-5)
+        assert trajectory.snapshot.num_tokens == len(text)
+
+
+@pytest.mark.parametrize("prompt_length", [511, 512, 513, 1100])
+def test_states_of_prompts_longer_than_a_prefill_chunk(prompt_length: int) -> None:
+    """Pieces of the prompt are put together in order, up to the first decoded token."""
+    engine = tiny_engine(tiny_model(7, max_len=1200), slots=1)
+    asked = request(random_prompt(1, prompt_length), max_tokens=4, ignore_eos=True)
+
+    (trajectory,) = record(engine, [asked], batch_size=1, feature_layers=LAYERS)
+
+    text = [*asked.prompt_tokens, *trajectory.output_tokens[:-1]]
+    torch.testing.assert_close(
+        trajectory.features_of(LAYERS),
+        fresh_states(engine, text, LAYERS),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_recording_states_changes_no_answer() -> None:
+    """Tokens, probabilities and ends are those of a recording without states."""
+    with_states = record(engine_of(), mixed(), batch_size=3, feature_layers=LAYERS)
+
+    plain = record(engine_of(), mixed(), batch_size=3)
+    assert [tokens_of(t) for t in with_states] == [tokens_of(t) for t in plain]
+    assert [t.finish_reason for t in with_states] == [t.finish_reason for t in plain]
+    assert all(t.features is None for t in plain)
+
+
+def test_states_of_some_layers_are_picked_out() -> None:
+    """In the order asked for; what was not kept is refused with its number."""
+    states = torch.arange(24.0).reshape(2, 12)
+    features = TargetFeatures((1, 4, 6), states)
+
+    assert features.select((1, 4, 6)) is states
+    assert features.select((4,)).tolist() == [[4, 5, 6, 7], [16, 17, 18, 19]]
+    assert features.select((1, 6)).tolist() == [
+        [0, 1, 2, 3, 8, 9, 10, 11],
+        [12, 13, 14, 15, 20, 21, 22, 23],
+    ]
+    with pytest.raises(EngineError, match="layer 5 were not recorded"):
+        features.select((1, 5, 9))
+
+
+def test_an_answer_without_states_says_so() -> None:
+    """Nothing was asked for, so nothing is there."""
+    (trajectory,) = record(engine_of(), mixed()[:1], batch_size=1)
+
+    with pytest.raises(EngineError, match="no states of the target were recorded"):
+        trajectory.features_of((1,))
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_recorder_never_drafts(k: int) -> None:
+    """With any K its rounds are plain ones."""
+    engine = engine_of()
+    engine.load(StateRecorder((1,)))
+
+    sequences, counters = engine.generate(mixed(), batch_size=3, num_speculative_tokens=k)
+
+    plain, _ = engine_of().generate(mixed(), batch_size=3)
+    assert [s.output_tokens for s in sequences] == [s.output_tokens for s in plain]
+    assert counters.num_draft_tokens == 0
+
+
+def test_a_recorder_forgets_a_request_that_is_taken() -> None:
+    """The next request in the slot starts with its own prompt."""
+    recorder = StateRecorder((1,))
+    first, second = torch.ones(3, 2), torch.full((2, 2), 5.0)
+    state = Sequence(request((1, 2, 3)), [1, 2, 3, 4])
+
+    recorder.admit(0, state, first)
+    recorder.ingest(0, state, second)
+    assert torch.equal(recorder.take(0), torch.cat((first, second)))
+    recorder.admit(0, state, second)
+
+    assert torch.equal(recorder.take(0), second)
+    assert recorder.snapshot(0) is None

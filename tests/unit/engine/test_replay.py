@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from math import exp, prod
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.drafters.model import ModelDrafter
 from engine.engine import Engine
-from engine.errors import NumericError
-from engine.model import Transformer
+from engine.profile import StartProfile
 from engine.record import Trajectory, record
-from engine.replay import Replay, StartProfile, profile_model, profile_rollouts, replay
-from engine.request import FinishReason, Request
-from tests.support.reference import plain_logits, reference_probs
+from engine.replay import Replay, replay
+from engine.request import FinishReason
 from tests.support.replaying import measured, profiles
 from tests.support.rounds import enumerate_rounds, expected_rounds, start_profile
 from tests.support.tiny_models import (
     DRAFTERS,
-    answer,
-    model_drafter,
     random_prompt,
     request,
     tiny_engine,
@@ -71,12 +65,6 @@ def replayed(kind: str) -> list[StartProfile]:
     engine = engine_with(kind)
     assert engine.drafter is not None
     return profiles(engine.drafter, trajectories(), max_drafts=K_MAX, max_len=MAX_LEN)
-
-
-def model_of(engine: Engine) -> Transformer:
-    """The draft model of the loaded drafter."""
-    assert isinstance(engine.drafter, ModelDrafter)
-    return engine.drafter.model
 
 
 def test_the_answers_end_in_all_ways() -> None:
@@ -320,113 +308,3 @@ def test_verify_tokens_count_the_newest_token(kind: str) -> None:
     drafts = sum(k * n for c in found for k, n in c.by_drafts.items())
 
     assert replay(replayed(kind), 4).mean_verify_tokens == pytest.approx(1 + drafts / rounds)
-
-
-def test_one_pass_serves_every_draft_temperature() -> None:
-    """Profiles for several temperatures equal those made one at a time."""
-    engine = engine_with("draft")
-    sampled = request(random_prompt(5, 6), temperature=0.9, top_k=6, max_tokens=20, seed=3)
-    (trajectory,) = record(engine, [sampled], batch_size=1)
-    temperatures = [None, 0.0, 0.7, 1.3]
-
-    together = profile_model(
-        engine.drafter, trajectory, temperatures, max_drafts=4, max_len=MAX_LEN
-    )
-
-    for temperature, profile in zip(temperatures, together, strict=True):
-        (alone,) = profile_model(
-            engine.drafter, trajectory, [temperature], max_drafts=4, max_len=MAX_LEN
-        )
-        assert torch.equal(profile.survival, alone.survival)
-    assert len({float(profile.survival.sum()) for profile in together}) == 4
-
-
-@pytest.mark.parametrize("draft_temperature", [None, 0.5, 1.4])
-@pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p"), [(0.8, 0, 1.0), (1.1, 4, 1.0), (1.0, 0, 0.7), (0.9, 6, 0.8)]
-)
-def test_survival_multiplies_q_over_p(
-    temperature: float, top_k: int, top_p: float, draft_temperature: float | None
-) -> None:
-    """Against slow forward passes: the draft follows the request in all but temperature."""
-    engine = engine_with("draft")
-    assert engine.drafter is not None
-    draft = model_of(engine)
-    asked = request(
-        random_prompt(6, 5),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        max_tokens=14,
-        seed=2,
-        ignore_eos=True,
-    )
-    (trajectory,) = record(engine, [asked], batch_size=1)
-
-    (profile,) = profiles(
-        engine.drafter,
-        [trajectory],
-        max_drafts=3,
-        max_len=MAX_LEN,
-        draft_temperature=draft_temperature,
-    )
-
-    accept = []
-    for i in range(1, len(trajectory.output_tokens)):
-        before = (*asked.prompt_tokens, *trajectory.output_tokens[:i])
-        q = reference_probs(
-            plain_logits(draft, [before])[0].double().tolist(),
-            temperature if draft_temperature is None else draft_temperature,
-            top_k,
-            top_p,
-        )[trajectory.output_tokens[i]]
-        accept.append(min(1.0, q / exp(trajectory.log_probs[i - 1])))
-    assert 0.1 < sum(accept) / len(accept) < 0.999
-    accept += [0.0] * 3
-    wanted = [[prod(accept[start : start + j]) for j in (1, 2, 3)] for start in range(13)]
-    assert profile.survival.tolist() == [pytest.approx(row, rel=1e-4, abs=1e-7) for row in wanted]
-
-
-def test_a_greedy_request_has_no_draft_temperature() -> None:
-    """Whatever the draft temperature, a greedy request is drafted greedily."""
-    engine = engine_with("draft")
-
-    first, second = profile_model(
-        engine.drafter, trajectories()[1], [None, 1.3], max_drafts=4, max_len=MAX_LEN
-    )
-
-    assert torch.equal(first.survival, second.survival)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_drafter_that_overflows_is_refused(temperature: float) -> None:
-    """NaN never passes for a drafter that is merely bad, for greedy requests either."""
-    engine = engine_with("draft")
-    broken = Transformer(
-        TARGET.config,
-        TARGET.layers,
-        TARGET.embedding * float("nan"),
-        TARGET.final_norm,
-        TARGET.head,
-        TARGET.backend,
-        TARGET.max_len,
-    )
-    asked: Request = request((1, 2, 3), temperature=temperature, max_tokens=8, ignore_eos=True)
-    (trajectory,) = record(engine_with("ngram"), [asked], batch_size=1)
-
-    with pytest.raises(NumericError, match="NaN"):
-        profile_model(
-            model_drafter(engine, broken), trajectory, [None], max_drafts=2, max_len=MAX_LEN
-        )
-
-
-def test_rollouts_leave_the_engine_alone() -> None:
-    """Profiling uses no slot of the engine and changes no trajectory."""
-    engine = engine_with("ngram")
-    before = list(trajectories()[2].output_tokens)
-
-    profile_rollouts(engine.drafter, trajectories()[2], max_drafts=4, max_len=MAX_LEN)
-
-    assert engine.sequences == {}
-    assert list(trajectories()[2].output_tokens) == before
-    assert answer(tiny_engine(TARGET, slots=1), (4, 8, 1, 1, 9) * 6, len(before)) == before

@@ -15,7 +15,7 @@ from autotune.tuning.acceptance import AcceptanceProfile
 from autotune.tuning.blocks import Ledger
 from autotune.tuning.paired import PairedBench, PairedBlock, Tally
 from engine.errors import NumericError
-from engine.replay import StartProfile
+from engine.profile import StartProfile
 from policies.estimate import paired_estimate
 from policies.types import Block, SpeculativeConfig
 from store.repository import Store

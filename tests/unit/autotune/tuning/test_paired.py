@@ -14,7 +14,7 @@ from autotune.progress import Silent
 from autotune.tuning.acceptance import AcceptanceProfile, profile_drafters
 from autotune.tuning.paired import PairedBench, Tally, _Starts
 from autotune.tuning.session import Session
-from engine.drafters.base import Drafter, Proposal
+from engine.drafters.base import Drafter, DrafterSnapshot, Proposal
 from engine.engine import Engine, RowOutcome
 from engine.errors import NumericError
 from engine.kv_cache import KvSnapshot
@@ -161,9 +161,11 @@ def test_a_new_request_begins_at_its_start(monkeypatch: pytest.MonkeyPatch) -> N
         windows.append([])
         load(drafter)
 
-    def spied_resume(slot: int, sequence: Sequence, *snapshots: KvSnapshot | None) -> None:
+    def spied_resume(
+        slot: int, sequence: Sequence, snapshot: KvSnapshot, drafted: DrafterSnapshot | None
+    ) -> None:
         windows[-1].append(sequence.num_output_tokens)
-        resume(slot, sequence, *snapshots)  # type: ignore[arg-type]
+        resume(slot, sequence, snapshot, drafted)
 
     monkeypatch.setattr(session.engine, "load", spied_load)
     monkeypatch.setattr(session.engine, "resume", spied_resume)

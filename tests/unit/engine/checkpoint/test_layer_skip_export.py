@@ -120,7 +120,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     def full_disk(*_: object, **__: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("engine.checkpoint.layer_skip_export.save_file", full_disk)
+    monkeypatch.setattr("engine.checkpoint.model_folder.save_file", full_disk)
     with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
         write_layer_skip(tmp_path / "target", 2, tmp_path / "draft")
     assert [path.name for path in tmp_path.iterdir()] == ["target"]

@@ -120,7 +120,7 @@ def test_ngram_sizes_must_make_sense(min_n: int, max_n: int) -> None:
 
 def test_a_draft_model_needs_a_folder() -> None:
     """A description without one is refused by name."""
-    with pytest.raises(EngineError, match="nameless is a draft model and needs a folder"):
+    with pytest.raises(EngineError, match="nameless is a checkpoint and needs a folder"):
         build_drafter(DrafterSpec(name="nameless", method="draft_model"), engine_of(), H0)
 
 

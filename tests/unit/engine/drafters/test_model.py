@@ -182,7 +182,7 @@ def test_layer_skip_drafts_as_a_model_of_its_own_would(num_layers: int) -> None:
     own = model_drafter(engine, TARGET.first_layers(num_layers))
     for slot, prompt in enumerate(PROMPTS):
         engine.admit(slot, request(prompt, temperature=0.9, seed=slot, max_tokens=40))
-        own.admit(slot, engine.sequences[slot])
+        own.admit(slot, engine.sequences[slot], torch.empty(len(prompt), 0))
 
     for _ in range(4):
         mine = shared.propose([0, 1, 2], rows(engine), [4, 2, 3], None)
@@ -190,7 +190,7 @@ def test_layer_skip_drafts_as_a_model_of_its_own_would(num_layers: int) -> None:
         assert mine.tokens == its.tokens
         engine.round(0)
         for slot in range(3):
-            own.ingest(slot, engine.sequences[slot], torch.zeros(1, 16))
+            own.ingest(slot, engine.sequences[slot], torch.empty(1, 0))
 
 
 def test_layer_skip_leaves_the_lengths_to_the_target() -> None:

@@ -12,7 +12,7 @@ from engine.errors import EngineError
 from engine.request import Sequence
 from tests.support.tiny_models import request
 
-NO_HIDDEN = torch.zeros(1, 4)
+NO_FEATURES = torch.empty(1, 0)
 
 
 def found(tokens: list[int], limit: int = 10, *, min_n: int = 1, max_n: int = 3) -> list[int]:
@@ -92,7 +92,7 @@ def test_each_slot_looks_up_its_own_text() -> None:
     drafter = NgramDrafter("ngram", 3, min_n=1, max_n=3)
     first, second, third = sequence(1, 2, 1), sequence(5, 6, 7, 5), sequence(3, 4)
     for slot, one in enumerate((first, second, third)):
-        drafter.admit(slot, one)
+        drafter.admit(slot, one, NO_FEATURES)
 
     proposal = drafter.propose([2, 0, 1], [third, first, second], [4, 1, 2], None)
 
@@ -104,13 +104,13 @@ def test_emitted_tokens_are_found_and_a_former_request_is_not() -> None:
     """Ingest adds text, admit forgets it."""
     drafter = NgramDrafter("ngram", 1, min_n=1, max_n=2)
     running = sequence(1, 2)
-    drafter.admit(0, running)
+    drafter.admit(0, running, NO_FEATURES)
     running.tokens += [3, 1]
-    drafter.ingest(0, running, NO_HIDDEN)
+    drafter.ingest(0, running, NO_FEATURES)
     assert drafter.propose([0], [running], [5], None).tokens == [[2, 3, 1]]
 
     other = sequence(9, 1)
-    drafter.admit(0, other)
+    drafter.admit(0, other, NO_FEATURES)
 
     assert drafter.propose([0], [other], [5], None).tokens == [[]]
 

@@ -1,0 +1,1 @@
+"""Training of drafters as a job: settings, answers, students, export."""

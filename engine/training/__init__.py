@@ -1,0 +1,1 @@
+"""Training of drafters on the target's own answers."""
