@@ -102,7 +102,7 @@ class Engine:
         hidden, features = self._prefill(slot, request.prompt_tokens)
         tokens = self._sample(self.target.logits(hidden[-1:]), [sequence])
         sequence.append(tokens, self.eos_token_ids, self.max_len)
-        if self.drafter is not None and sequence.finish_reason is None:
+        if self.drafter is not None:
             self.drafter.admit(slot, sequence, features)
         self.sequences[slot] = sequence
         return sequence

@@ -24,6 +24,7 @@ PROGRAM = "spectune"
 
 COMMANDS = (
     "tune",
+    "train",
     "show",
     "acceptance",
     "explain",

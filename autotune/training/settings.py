@@ -13,6 +13,7 @@ from autotune.settings import DEFAULT_TARGET
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh])")
+_MIN_BUDGET_S = 1.0
 _MAX_BUDGET_S = 7 * 24 * 3600.0
 WORK_SUFFIX = ".work"
 """What the folder of an unfinished run has after the name of its output folder."""
@@ -50,7 +51,7 @@ class TrainSettings(BaseModel):
     heldout: Path | None = None
     heldout_share: float = Field(default=0.1, gt=0, le=0.5)
     num_heldout: int = Field(default=96, ge=2)
-    budget: float = Field(default=1800.0, ge=1, le=_MAX_BUDGET_S)
+    budget: float = Field(default=1800.0, ge=_MIN_BUDGET_S, le=_MAX_BUDGET_S)
     generation_share: float = Field(default=0.4, gt=0, lt=1)
     corpus: Path | None = None
     max_corpus_gib: float = Field(default=8.0, gt=0, le=1024)
@@ -69,7 +70,10 @@ class TrainSettings(BaseModel):
         match = _DURATION.fullmatch(value.strip())
         if match is None:
             raise ValueError("must be a number and a unit, such as 90s, 30m or 1h")
-        return float(match[1]) * _UNITS_S[match[2]]
+        seconds = float(match[1]) * _UNITS_S[match[2]]
+        if not _MIN_BUDGET_S <= seconds <= _MAX_BUDGET_S:
+            raise ValueError("must be from 1s to 168h")
+        return seconds
 
     @field_validator("out")
     @classmethod

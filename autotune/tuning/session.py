@@ -13,23 +13,15 @@ from autotune.errors import ConfigError, TrafficError
 from autotune.progress import Progress
 from autotune.settings import TuneSettings
 from autotune.traffic.workload import Workload, load_workload
+from autotune.tuning.drafters import build_drafters, describe_drafters
 from autotune.tuning.requests import RequestSet, to_requests
 from engine.checkpoint.config import ModelConfig, read_config
 from engine.checkpoint.fingerprint import tokenizer_sha256, weights_fingerprint
 from engine.checkpoint.hub import default_cache, resolve_model
 from engine.checkpoint.safetensors_reader import read_weights
 from engine.drafters.base import Drafter
-from engine.drafters.factory import (
-    DrafterSpec,
-    build_drafter,
-    from_folder,
-    layer_skip,
-    ngram,
-    wanted_features,
-    weight_bytes,
-)
+from engine.drafters.factory import DrafterSpec, wanted_features, weight_bytes
 from engine.engine import Engine
-from engine.errors import EngineError
 from engine.kv_cache import KvCache
 from engine.model import Transformer
 from engine.record import Trajectory, record
@@ -110,8 +102,8 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
     )
     max_len = min(max_len, -(-usable.longest // _ALIGN) * _ALIGN)
     slots = max(*settings.batch_sizes, _RECORD_BATCH)
-    drafter_specs = _specs(settings, config.num_layers, progress)
-    feature_layers = wanted_features(drafter_specs)
+    drafter_specs = describe_drafters(settings, config.num_layers, progress)
+    feature_layers = wanted_features(drafter_specs, config.num_layers)
     room = budget - _target_bytes(config, dtype, slots, max_len, budget)
     per_token = KvCache.bytes_per_token(config, dtype)
     per_token += len(feature_layers) * config.hidden_size * dtype.itemsize
@@ -144,16 +136,9 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
         dtype=str(dtype).removeprefix("torch."),
         num_parameters=num_parameters,
     )
-    drafters: dict[str, Drafter] = {}
-    specs: dict[str, DrafterSpec] = {}
-    for spec in drafter_specs:
-        try:
-            drafter = build_drafter(spec, engine, folder, budget_bytes=max(0, room))
-        except EngineError as error:
-            progress.note(f"drafter {spec.name} skipped: {error}")
-            continue
-        drafters[spec.name], specs[spec.name] = drafter, spec
-        room -= drafter.num_bytes
+    drafters = build_drafters(
+        drafter_specs, engine, folder, trajectories, budget_bytes=room, progress=progress
+    )
     return Session(
         settings=settings,
         device=device,
@@ -161,26 +146,9 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
         workload=used.workload,
         engine=engine,
         trajectories=trajectories,
-        specs=specs,
-        drafters=drafters,
+        specs={name: spec for name, (spec, _) in drafters.items()},
+        drafters={name: drafter for name, (_, drafter) in drafters.items()},
     )
-
-
-def _specs(settings: TuneSettings, num_layers: int, progress: Progress) -> list[DrafterSpec]:
-    """The drafters to try, cheapest first."""
-    depths = settings.layer_skip
-    if depths is None:
-        # A third, two thirds and nearly all of the target: draft size as a search axis.
-        depths = tuple(sorted({num_layers // 3, 2 * num_layers // 3, num_layers - 4} - {0}))
-        depths = tuple(depth for depth in depths if 0 < depth < num_layers)
-    specs = [ngram()] if settings.ngram else []
-    specs += [layer_skip(depth) for depth in depths]
-    for name, folder in settings.drafters.items():
-        try:
-            specs.append(from_folder(name, folder))
-        except EngineError as error:
-            progress.note(f"drafter {name} skipped: {error}")
-    return specs
 
 
 def _resolve_dtype(settings: TuneSettings, device: DeviceInfo) -> torch.dtype:

@@ -11,6 +11,7 @@ from engine.errors import UnsupportedModelError
 
 ARCHITECTURES = frozenset({"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"})
 _NUM_FEATURES = 3
+_HEAD_KEYS = frozenset({"draft_vocab_size", "eagle_config"})  # refused in whole models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ def is_eagle3(folder: Path) -> bool:
         CheckpointError: There is no readable `config.json`.
     """
     listed = read_json(folder / CONFIG_NAME).values.get("architectures")
-    return isinstance(listed, list) and len(listed) == 1 and listed[0] in ARCHITECTURES
+    return listed in [[name] for name in ARCHITECTURES]
 
 
 def read_eagle3_config(folder: Path) -> Eagle3Config:
@@ -54,7 +55,8 @@ def read_eagle3_config(folder: Path) -> Eagle3Config:
         UnsupportedModelError: The head computes something that the engine does not.
     """
     config = read_json(folder / CONFIG_NAME)
-    decoder = read_decoder(config, folder, "LlamaForCausalLM")
+    shared = {key: value for key, value in config.values.items() if key not in _HEAD_KEYS}
+    decoder = read_decoder(JsonObject(config.path, shared), folder, "LlamaForCausalLM")
     if decoder.num_layers != 1:
         raise UnsupportedModelError(
             str(config.error("num_hidden_layers", "only heads of one layer are supported"))

@@ -77,16 +77,18 @@ def from_folder(name: str, folder: Path) -> DrafterSpec:
     return DrafterSpec(name=name, method=method, folder=folder)
 
 
-def wanted_features(specs: Iterable[DrafterSpec]) -> tuple[int, ...]:
+def wanted_features(specs: Iterable[DrafterSpec], num_layers: int) -> tuple[int, ...]:
     """The target's states that must be recorded for some drafters, ascending.
 
-    A folder that cannot be read wants nothing; building its drafter will say why.
+    A folder that cannot be read, or asks for layers that the target does not have, wants nothing;
+    building its drafter will say why.
     """
     layers: set[int] = set()
     for spec in specs:
         if spec.method == "eagle3" and spec.folder is not None:
             with suppress(CheckpointError):
-                layers |= set(read_eagle3_config(spec.folder).feature_layers)
+                wanted = read_eagle3_config(spec.folder).feature_layers
+                layers |= set(wanted) if wanted[-1] < num_layers else set()
     return tuple(sorted(layers))
 
 

@@ -36,7 +36,7 @@ class TrainingFacts:
         num_parameters: Trained parameters, which are those that are stored.
         data: The answers it learned from.
         heldout: The answers it was judged on.
-        prompts_sha256: Of the file of prompts; None where a corpus was given.
+        prompts_sha256: Of the file of prompts; None where that is not known.
         heldout_sha256: Of the file of held-out prompts; None where they were split off.
         seed: Seed of every random choice.
         budget_s: Seconds that training was given.

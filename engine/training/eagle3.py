@@ -74,6 +74,9 @@ class Eagle3Student:
         for step, out in enumerate(outputs):
             # The draft of step j at start t is the draft of step 0 at start t + j.
             kept = valid[:, step:]
+            if not kept.any():
+                acceptance.append(0.0)
+                continue
             logits = self._head.logits(out[:, : num_starts_max - step][kept])
             loss, accepted = distillation_loss(
                 logits / temperatures[:, step:][kept].unsqueeze(1), teacher[:, step:][kept]
@@ -82,7 +85,7 @@ class Eagle3Student:
             total = total + weight * loss
             weights += weight
             acceptance.append(float(accepted))
-        return Lesson(total / weights, tuple(acceptance), int(valid.sum()))
+        return Lesson(total / max(weights, 1.0), tuple(acceptance), int(valid.sum()))
 
     def profile(self, trajectory: Trajectory, max_drafts: int, max_len: int) -> StartProfile:
         """As in `Student`."""

@@ -20,7 +20,7 @@ class Lesson:
     Attributes:
         loss: Scalar with gradient.
         acceptance: Mean of sum min(p, q) at each draft position.
-        num_tokens: Answer tokens that counted.
+        num_tokens: Answer tokens that counted; with none there is nothing to learn from.
     """
 
     loss: Tensor

@@ -10,6 +10,7 @@ from time import monotonic
 
 import torch
 
+from engine.errors import TrainingError
 from engine.record import Trajectory
 from engine.training.batches import TokenBatches, make_loader
 from engine.training.corpus import Example
@@ -79,7 +80,7 @@ def train(
         on_step: Told where the run stands, after every step.
 
     Raises:
-        TrainingError: The folder holds another run, or damaged files.
+        TrainingError: The folder holds another run or damaged files, or the answers teach nothing.
     """
     optimizer = torch.optim.AdamW(
         student.module.parameters(),
@@ -96,13 +97,18 @@ def train(
     loader = make_loader(examples, sampler)
     while not state.finished:
         sampler.epoch, sampler.skip = state.epoch, state.batch
+        seen = state.num_tokens
         for batch in loader:
-            run.step(student.lesson(batch))
+            lesson = student.lesson(batch)
+            if lesson.num_tokens:
+                run.step(lesson)
             if on_step is not None:
                 on_step(state)
             if state.finished:
                 break
         else:
+            if state.batch == 0 and state.num_tokens == seen:
+                raise TrainingError("no answer is long enough to learn from")
             state.epoch, state.batch = state.epoch + 1, 0
     load_best(folder, student.module)
     return state

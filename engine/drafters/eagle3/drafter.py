@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from engine.drafters.base import DrafterSnapshot, Proposal
 from engine.drafters.draw import draft_probs, draft_temperatures, draw
 from engine.drafters.eagle3.forced import forced_logits
 from engine.drafters.eagle3.head import Eagle3Head
+from engine.drafters.eagle3.unroll import unroll
 from engine.errors import EngineError
 from engine.kv_cache import KvCache
 from engine.layout import make_layout
@@ -59,6 +61,7 @@ class Eagle3Drafter:
         self._rotary = RotaryTables.build(
             config.decoder, cache.max_len, embedding.dtype, embedding.device
         )
+        self._num_states = [0] * cache.num_slots
         width = len(config.feature_layers) * config.target_hidden_size
         self._states = torch.zeros(
             cache.num_slots, cache.max_len, width, dtype=embedding.dtype, device=embedding.device
@@ -68,7 +71,7 @@ class Eagle3Drafter:
     def admit(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """Compute the pairs of the prompt; the newest one waits for the first proposal."""
         count = len(sequence.tokens) - 1
-        self._states[slot, :count] = features
+        self._store(slot, count, features)
         self.cache.lengths[slot] = 0
         if count > 1:
             self._take_in([slot], [sequence.tokens[:count]])
@@ -76,8 +79,7 @@ class Eagle3Drafter:
 
     def ingest(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """Store the target's states; the next proposal computes the pairs."""
-        count = len(sequence.tokens) - 1
-        self._states[slot, count - features.shape[0] : count] = features
+        self._store(slot, len(sequence.tokens) - 1, features)
 
     @torch.inference_mode()
     def propose(
@@ -124,9 +126,9 @@ class Eagle3Drafter:
 
     def snapshot(self, slot: int) -> DrafterSnapshot | None:
         """Copy out keys, values and the target's states."""
-        kv = self.cache.snapshot(slot)
-        # The newest pair may be waiting: its states are kept with the others.
-        return DrafterSnapshot(kv, self._states[slot, : kv.num_tokens + 1].clone())
+        # More states than keys: the newest pairs wait for the next proposal.
+        states = self._states[slot, : self._num_states[slot]].clone()
+        return DrafterSnapshot(self.cache.snapshot(slot), states)
 
     def restore(self, slot: int, sequence: Sequence, snapshot: DrafterSnapshot | None) -> None:
         """Fill a slot from a snapshot of the same sequence, made at this length or later.
@@ -137,7 +139,7 @@ class Eagle3Drafter:
         count = len(sequence.tokens) - 1
         if snapshot is None or snapshot.inputs is None or snapshot.inputs.shape[0] < count:
             raise EngineError(f"{self.name}: a sequence cannot be resumed without its states")
-        self._states[slot, :count] = snapshot.inputs[:count]
+        self._store(slot, count, snapshot.inputs[:count])
         # The newest pair is always computed by the next proposal, which needs its output.
         self.cache.restore(slot, snapshot.kv, min(snapshot.kv.num_tokens, count - 1))
 
@@ -146,12 +148,32 @@ class Eagle3Drafter:
         return forced_logits(self.head, self._embedding, self._rotary, trajectory, num_steps)
 
     @torch.inference_mode()
+    def first_drafts(self, tokens: Seq[int], features: Tensor) -> Tensor:
+        """The greedy first draft after every token but the first.
+
+        Args:
+            tokens: n of them.
+            features: [n, width], the target's states at each.
+
+        Returns:
+            [n - 1] int64, ids of the target; entry i follows token i + 1.
+        """
+        count = len(tokens) - 1
+        ids = torch.tensor([*tokens[1:], 0], device=features.device)
+        starts = torch.arange(count, device=features.device).unsqueeze(0)
+        embedded = self._embedding[ids].unsqueeze(0)
+        steps = unroll(
+            self.head, embedded, features[:count].unsqueeze(0), starts, self._rotary, num_steps=1
+        )
+        return self.columns[self.head.logits(next(steps)[0]).argmax(dim=-1)]
+
+    @torch.inference_mode()
     def snapshot_of(self, trajectory: Trajectory) -> DrafterSnapshot:
         """The state after a recorded answer. Slot 0 is used."""
         tokens = [*trajectory.request.prompt_tokens, *trajectory.output_tokens]
         states = trajectory.features_of(self.feature_layers)
         count = len(tokens) - 1
-        self._states[0, :count] = states
+        self._store(0, count, states)
         self.cache.lengths[0] = 0
         self._take_in([0], [tokens])
         self.cache.lengths[0] = count
@@ -162,6 +184,11 @@ class Eagle3Drafter:
         """Weights, cache and the target's states."""
         held = 2 * self.cache.keys.numel() * self.cache.keys.itemsize
         return self._num_weight_bytes + held + self._states.numel() * self._states.itemsize
+
+    def _store(self, slot: int, end: int, states: Tensor) -> None:
+        """Keep the target's states of the last tokens before `end`."""
+        self._states[slot, end - states.shape[0] : end] = states
+        self._num_states[slot] = end
 
     def _take_in(self, slots: list[int], tokens: list[list[int]]) -> Tensor:
         """Compute the pairs that are not in the cache yet.

@@ -37,8 +37,8 @@ def forced_logits(
     tokens = [*trajectory.request.prompt_tokens, *trajectory.output_tokens]
     features = trajectory.features_of(head.config.feature_layers)
     count = len(trajectory.output_tokens) - 1
-    num_steps = min(num_steps, count)
     first = len(trajectory.request.prompt_tokens) - 1
+    num_steps = min(num_steps, count)
     ids = torch.zeros(features.shape[0] + num_steps, dtype=torch.int64)
     ids[: len(tokens) - 1] = torch.tensor(tokens[1:])
     outputs = unroll(

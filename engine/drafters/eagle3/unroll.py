@@ -37,7 +37,7 @@ def unroll(
         features: [B, L, 3 target hidden]; padding after a row's end is never attended to from
             before it.
         starts: [B, S] int64, the positions where chains begin.
-        rotary: Tables of at least L + num_steps positions.
+        rotary: Tables of at least L positions.
         num_steps: Drafts per chain.
 
     Yields:
@@ -54,7 +54,8 @@ def unroll(
         """[B, n, heads * head_dim] -> [B, heads, n, head_dim], rotated."""
         shaped = projected.view(batch, projected.shape[1], -1, head_dim)
         if positions is not None:
-            shaped = rotate(shaped, rotary.at(positions))
+            # Chains that go beyond the text may go beyond the tables; nothing of them is read.
+            shaped = rotate(shaped, rotary.at(positions.clamp(max=rotary.cos.shape[0] - 1)))
         return shaped.transpose(1, 2)
 
     def at(x: Tensor, positions: Tensor) -> Tensor:
