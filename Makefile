@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check test-long remeasure vllm-venv clean
+DRAFTERS := build/drafters
+TRAIN := $(BIN)/spectune train --heldout $(DRAFTERS)/prompts/heldout.jsonl
+
+.PHONY: demo test check test-long remeasure drafters bench-drafters vllm-venv clean
 
 ## Search the embedded default and publish the result to .spectuned/ (at most 15 minutes).
 demo: $(VENV)/.installed
@@ -29,6 +32,21 @@ check: $(VENV)/.installed-dev
 test-long: $(VENV)/.installed-dev vllm-venv
 	$(BIN)/spectune models fetch
 	$(BIN)/python -m pytest -m long
+
+## Train the shipped drafters anew into build/drafters/ (about two hours on 2 cores).
+drafters: $(VENV)/.installed
+	$(BIN)/python assets/drafters/recipe/make_prompts.py --out $(DRAFTERS)/prompts
+	$(TRAIN) --method eagle3 --budget 75m --workload $(DRAFTERS)/prompts/train.jsonl \
+		--keep-work --out $(DRAFTERS)/eagle3
+	$(TRAIN) --method layer-pruned --layers 2 --budget 20m \
+		--corpus $(DRAFTERS)/eagle3.work/corpus --out $(DRAFTERS)/pruned-2
+	$(TRAIN) --method layer-pruned --layers 1 --budget 12m \
+		--corpus $(DRAFTERS)/eagle3.work/corpus --out $(DRAFTERS)/pruned-1
+
+## The shipped drafters at batch 1 beside n-gram, layer-skip and vLLM (at most 50 minutes).
+bench-drafters: $(VENV)/.installed-dev vllm-venv
+	$(BIN)/spectune models fetch
+	$(BIN)/python -m tests.benchmarks.bench_drafters --vllm .venv-vllm/bin/python
 
 ## A real vLLM (CPU build) in an environment of its own.
 vllm-venv:

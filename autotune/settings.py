@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from autotune.errors import ConfigError
+from autotune.shipped import shipped_drafters
 
 DEFAULT_TARGET = "smollm2-135m-instruct"
 
@@ -40,14 +41,21 @@ def state_dir() -> Path:
     return (shared if shared.is_absolute() else Path.home() / ".local" / "state") / "spectuned"
 
 
+def _default_drafters(validated: dict[str, Any]) -> dict[str, Path]:
+    """The shipped drafters, where they belong to the target."""
+    return shipped_drafters() if validated.get("target") == DEFAULT_TARGET else {}
+
+
 class TuneSettings(BaseModel):
     """Everything a search depends on; stored with the run.
 
     Attributes:
         target: Name of the embedded model, a folder or a hub repository.
         traffic: JSONL of requests; None is the shipped workload.
-        drafters: Draft models by name.
-        layer_skip: Layers of the target to try as drafts; None picks by the target's depth.
+        drafters: Checkpoints of drafters by name; by default those that come with spectuned for
+            the embedded target, and none for another one.
+        layer_skip: Layers of the target to try as drafts; None picks by the target's depth where
+            there are no other drafters.
         ngram: Try n-gram drafting.
         batch_sizes: Batch sizes to measure.
         max_num_speculative_tokens: Largest K to try.
@@ -68,7 +76,7 @@ class TuneSettings(BaseModel):
 
     target: str = DEFAULT_TARGET
     traffic: Path | None = None
-    drafters: dict[str, Path] = Field(default_factory=dict)
+    drafters: dict[str, Path] = Field(default_factory=_default_drafters)
     layer_skip: tuple[int, ...] | None = None
     ngram: bool = True
     batch_sizes: tuple[int, ...] = (1, 4, 16)

@@ -34,12 +34,12 @@ _DRAFTS = "drafts"
     "--out-dir",
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     metavar="DIR",
-    help="Where a layer-skip draft is written.  [default: drafts beside the store]",
+    help="Where a draft made of the target is written.  [default: drafts beside the store]",
 )
 @click.option(
     "--target",
     metavar="DIR|REPO",
-    help="The target that a layer-skip draft is cut from.  [default: the published one]",
+    help="The target that such a draft is made of.  [default: the published one]",
 )
 @click.option("--offer", is_flag=True, help="If the document is refused, take what is offered.")
 @click.option("--json", "as_json", is_flag=True, help="Print a whole report as JSON.")
@@ -56,7 +56,8 @@ def command(
 ) -> None:
     """Print the value of vLLM's --speculative-config, and nothing else, on stdout.
 
-    Notes go to stderr. A layer-skip drafter is written as a draft folder of its layers. What
+    Notes go to stderr. A drafter made of the target's parts is written as a whole
+    draft folder. What
     vLLM cannot express is refused by name; the best it can express is offered with its own
     figures, and the exit code is 3 unless --offer takes it. Nothing is printed where vLLM should
     start without the option. With --json, `null` stands for "nothing published".

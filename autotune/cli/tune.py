@@ -68,14 +68,16 @@ def _named_target(ctx: click.Context, param: click.Parameter, value: str | None)
     multiple=True,
     metavar="NAME=DIR",
     callback=_named_folder,
-    help="A draft model to try. May be repeated.",
+    help="A checkpoint of a drafter to try, a draft model or an EAGLE-3 head. May be repeated.  "
+    "[default: those that come with spectuned, for the embedded target]",
 )
 @click.option(
     "--layer-skip",
     type=int,
     multiple=True,
     metavar="N",
-    help="Layers of the target to try as a draft. May be repeated.  [default: three depths]",
+    help="Layers of the target to try as a draft. May be repeated.  [default: three depths where "
+    "there are no other drafters]",
 )
 @click.option(
     "--batch",

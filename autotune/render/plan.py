@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftFolder:
-    """A layer-skip drafter that a server needs as a folder.
+    """A drafter made of the target's parts, which a server needs as a whole folder.
 
     Attributes:
-        num_layers: Layers of the target it keeps.
+        num_layers: First layers of the target that it consists of; None where it has a source.
+        source: Checkpoint without the embedding that it shares with the target; None for layers.
         path: Where the server will look for it. The name holds the target's fingerprint, and the
             folder appears whole or not at all, so one that exists need not be written again.
     """
 
-    num_layers: int
+    num_layers: int | None = None
+    source: Path | None = None
     path: Path
 
 
@@ -86,7 +88,7 @@ def plan_vllm(
     Args:
         config: The document.
         open_store: Opens the store with the document's run; called on a refusal only.
-        drafts: Folder that layer-skip drafts are, or will be, written into.
+        drafts: Folder that drafts made of the target are, or will be, written into.
         max_num_seqs: The server's `--max-num-seqs`.
         max_k: Largest K the server takes, or None.
 
@@ -115,19 +117,14 @@ def plan_vllm(
     if export.offered is not None:
         envelope = export.offered.candidate.envelope
         value = export.offered.speculative_config
-    draft = None
-    if value is not None and envelope.method == "layer_skip":
-        draft = DraftFolder(
-            num_layers=int(envelope.draft_parameters["num_layers"]),
-            path=_layer_skip_path(config, envelope, drafts),
-        )
+    draft = None if value is None else _draft_folder(config, envelope, drafts)
     return VllmPlan(export=export, speculative_config=value, draft=draft)
 
 
 def provide_draft(
     config: PublishedConfig, draft: DraftFolder, target: str | None, progress: Callable[[str], None]
 ) -> None:
-    """Write a layer-skip drafter, unless it is there.
+    """Write a drafter made of the target's parts, unless it is there.
 
     Args:
         config: The document that needs it.
@@ -144,6 +141,7 @@ def provide_draft(
     from engine.checkpoint.fingerprint import weights_fingerprint
     from engine.checkpoint.hub import default_cache, resolve_model
     from engine.checkpoint.layer_skip_export import write_layer_skip
+    from engine.training.export import assemble
 
     wanted = config.match.target
     folder = resolve_model(target or wanted.name, default_cache(), progress)
@@ -153,7 +151,10 @@ def provide_draft(
             f"target = {folder}: its fingerprint {found[:16]} is not {wanted.fingerprint[:16]}, "
             f"that of the published {wanted.name}; name the right one with --target"
         )
-    write_layer_skip(folder, draft.num_layers, draft.path)
+    if draft.source is not None:
+        assemble(draft.source, folder, draft.path)
+    elif draft.num_layers is not None:
+        write_layer_skip(folder, draft.num_layers, draft.path)
 
 
 def _alternatives(
@@ -178,12 +179,24 @@ def _draft_folders(
 ) -> dict[str, Path]:
     folders: dict[str, Path] = {}
     for envelope in envelopes:
-        if envelope.method == "layer_skip":
-            folders[envelope.drafter] = _layer_skip_path(config, envelope, drafts)
+        made = _draft_folder(config, envelope, drafts)
+        if made is not None:
+            folders[envelope.drafter] = made.path
         elif envelope.method in ("draft_model", "eagle3"):
             folders[envelope.drafter] = Path(str(envelope.draft_parameters["model"]))
     return folders
 
 
-def _layer_skip_path(config: PublishedConfig, envelope: EnvelopeModel, drafts: Path) -> Path:
-    return drafts / f"{envelope.drafter}-of-{config.match.target.fingerprint[:16]}"
+def _draft_folder(
+    config: PublishedConfig, envelope: EnvelopeModel, drafts: Path
+) -> DraftFolder | None:
+    """What has to be written for an envelope; None where its folder is whole, or it needs none."""
+    path = drafts / f"{envelope.drafter}-of-{config.match.target.fingerprint[:16]}"
+    if envelope.method == "layer_skip":
+        return DraftFolder(num_layers=int(envelope.draft_parameters["num_layers"]), path=path)
+    if envelope.method == "draft_model":
+        source = Path(str(envelope.draft_parameters["model"]))
+        # A draft that brings no tokenizer shares it, and the embedding, with the target.
+        if (source / "config.json").is_file() and not (source / "tokenizer.json").is_file():
+            return DraftFolder(source=source, path=path)
+    return None

@@ -23,7 +23,9 @@ def describe_drafters(
 ) -> list[DrafterSpec]:
     """The drafters to try, cheapest first."""
     depths = settings.layer_skip
-    if depths is None:
+    if depths is None and settings.drafters:
+        depths = ()
+    elif depths is None:
         # A third, two thirds and nearly all of the target: draft size as a search axis.
         depths = tuple(sorted({num_layers // 3, 2 * num_layers // 3, num_layers - 4} - {0}))
         depths = tuple(depth for depth in depths if 0 < depth < num_layers)
