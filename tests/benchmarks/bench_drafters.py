@@ -67,7 +67,7 @@ def main() -> None:
         progress.begin("Measure the best of each cell")
         rows = _measure_cells(found, costs, set(shipped), options.blocks, progress)
         beside = (
-            compare_with_vllm(options.vllm, session, found, shipped, Path(scratch), progress)
+            compare_with_vllm(options.vllm, session, shipped, Path(scratch), progress)
             if options.vllm
             else None
         )

@@ -34,7 +34,7 @@ def expand(
     cu_num_tokens: torch.Tensor,
     replace_from: int,
     replace_to: int,
-    MAX_NUM_TOKENS: int | None = None,  # noqa: N803 (vLLM passes it by this name)
+    MAX_NUM_TOKENS: int | None = None,
 ) -> None:
     """Repeat the value of each request for each of its draft tokens.
 
@@ -44,7 +44,7 @@ def expand(
         cu_num_tokens: [num_requests], running sum of the draft tokens of each request.
         replace_from: A value that is not passed on,
         replace_to: and what is passed on instead.
-        MAX_NUM_TOKENS: Only for GPU kernels.
+        MAX_NUM_TOKENS: Not needed here; vLLM passes it by this name.
     """
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
     replaced = values.masked_fill(values == replace_from, replace_to)
@@ -130,7 +130,7 @@ def run(llm: LLM, prompts: list[list[int]], temperature: float, max_tokens: int)
         "answers": [
             {
                 "output_token_ids": list(output.token_ids),
-                "cut": output.finish_reason == "length",
+                "cut": len(output.token_ids) == max_tokens,
                 "num_accepted": output.spec_decode_metrics.per_step_accepted,
             }
             for output in outputs

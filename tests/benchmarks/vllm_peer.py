@@ -19,6 +19,9 @@ _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "2",
+    # n-gram lookup makes every operation wait for a second thread; spinning for it takes 10 ms
+    # whenever another process has that core.
+    "OMP_WAIT_POLICY": "passive",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
@@ -72,7 +75,7 @@ class VllmAnswer:
 
     Attributes:
         output_tokens: Its tokens, the end token included; the first came from the prompt alone.
-        cut: It ended for its length.
+        cut: It has all the tokens that were allowed.
         num_accepted: For each round that verified drafts, how many were accepted, those beyond
             the end of the answer included.
     """
@@ -149,7 +152,9 @@ class VllmCounts:
         """
         rounds = [count for answer in self.answers for count in answer.num_accepted_inside()]
         positions = range(len(self.num_accepted_tokens_per_pos))
-        return tuple(sum(count > position for count in rounds) / len(rounds) for position in positions)
+        return tuple(
+            sum(count > position for count in rounds) / len(rounds) for position in positions
+        )
 
 
 def run_vllm(python: Path, job: VllmJob, scratch: Path) -> list[VllmCounts]:

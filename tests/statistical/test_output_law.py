@@ -64,6 +64,10 @@ RUNS: tuple[tuple[str, float | None, int], ...] = (
     ("layer-skip", None, 1),
     ("layer-skip", 0.0, 3),
     ("ngram", None, 3),
+    ("eagle3", None, 1),
+    ("eagle3", None, 3),
+    ("eagle3", 0.0, 3),
+    ("eagle3", 1.3, 2),
 )
 ALPHA = 1e-6 / (len(RUNS) * len(SAMPLINGS))
 

@@ -5,7 +5,7 @@ Null: tokens per round replayed on recorded answers and tokens per round that th
 other answers of the same requests have one expectation.
 Test: |replayed - counted| < 4 standard errors of the difference (jackknife over requests on one
 side, linearised ratio over requests on the other), n = 64 requests a side and sampling.
-Level: 6.4e-5 for one comparison by the normal law, 0.001 for the file (Bonferroni over 15).
+Level: 6.4e-5 for one comparison by the normal law, 0.0022 for the file (Bonferroni over 33).
 Effect and power: 4 standard errors are below 15 % of the value everywhere, which is asserted, so a
 difference of 27 % is missed at most once in a thousand comparisons. A temperature or a nucleus
 applied to one side only is farther away, as the last test shows. Errors of the formula may be
@@ -23,6 +23,7 @@ import pytest
 from engine.record import Trajectory, record
 from engine.replay import Replay, replay
 from engine.request import Request
+from tests.support.eagle3 import feature_layers
 from tests.support.replaying import Counts, measured, profiles, tokens_per_round
 from tests.support.tiny_models import DRAFTERS, random_prompt, request, tiny_engine, tiny_model
 
@@ -38,6 +39,9 @@ RUNS: list[tuple[str, float | None, int]] = [
     ("draft", 0.7, 5),
     ("draft", 1.3, 1),
     ("ngram", None, 3),
+    *(("eagle3", None, k) for k in (1, 2, 3, 4)),
+    ("eagle3", 0.0, 3),
+    ("eagle3", 0.6, 4),
 ]
 TARGET = tiny_model(12, num_layers=2, vocab_size=VOCAB, head_scale=0.35, max_len=MAX_LEN)
 
@@ -71,7 +75,12 @@ def of(sampling: str) -> list[int]:
 def recorded() -> list[Trajectory]:
     """The answers that are replayed."""
     engine = tiny_engine(TARGET, slots=len(SAMPLINGS) * N, eos_token_ids=EOS)
-    return record(engine, requests(10_000), batch_size=len(SAMPLINGS) * N)
+    return record(
+        engine,
+        requests(10_000),
+        batch_size=len(SAMPLINGS) * N,
+        feature_layers=feature_layers(TARGET),
+    )
 
 
 @cache
@@ -120,10 +129,11 @@ def test_replay_agrees_with_the_engine(run: tuple[str, float | None, int]) -> No
         assert abs(found) < SIGMAS * error, sampling
 
 
+@pytest.mark.parametrize("kind", ["draft", "eagle3"])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_acceptance_is_in_the_middle(sampling: str) -> None:
+def test_acceptance_is_in_the_middle(sampling: str, kind: str) -> None:
     """The draft is accepted often and rejected often, so that the comparison means something."""
-    found = replayed("draft", None, 1).select(of(sampling))
+    found = replayed(kind, None, 1).select(of(sampling))
 
     first = float(found.num_accepted_per_pos.sum() / found.num_rounds_by_drafts[:, 1].sum())
     assert 0.3 < first < 0.9

@@ -1,4 +1,8 @@
-"""A small EAGLE-3 head for any tiny target, fitted in a second or two so that it is often right."""
+"""A small EAGLE-3 head for any tiny target, fitted to it in a moment so that it is often right.
+
+The usual tiny targets are hard to guess, which leaves it right in a fifth of the greedy positions;
+`tiny_model(..., head_scale=1.0, layer_scale=0.1)` is one that it follows more often than not.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +26,36 @@ from engine.sampling import SamplingParams
 
 _NUM_TEXTS = 64
 _TEXT_TOKENS = 24
-_FIT_STEPS = 150
-_CHAIN = 3
-_LEARNING_RATE = 1e-2
+_FIT_STEPS = 60
+_CHAIN = 2
+_LEARNING_RATE = 3e-2
 
 
 def eagle3(engine: Engine) -> Eagle3Drafter:
-    """A head that drafts most of the vocabulary and agrees with the target more often than not."""
+    """A fitted head that drafts most of the vocabulary."""
     return eagle3_with(engine, fitted_head(engine.target))
 
 
-def eagle3_with(engine: Engine, head: Eagle3Head) -> Eagle3Drafter:
+def eagle3_with(
+    engine: Engine, head: Eagle3Head, kind: type[Eagle3Drafter] = Eagle3Drafter
+) -> Eagle3Drafter:
     """A drafter for an engine's slots that borrows the target's embedding."""
     target = engine.target
     cache = KvCache.allocate(
         head.config.decoder, engine.cache.num_slots, engine.max_len, target.dtype, target.device
     )
-    return Eagle3Drafter("eagle3", head, target.embedding, cache, num_weight_bytes=0)
+    return kind("eagle3", head, target.embedding, cache, num_weight_bytes=0)
 
 
 def columns_of(vocab_size: int) -> list[int]:
     """The target's ids that a tiny head drafts: draft ids and target ids differ from 2 on."""
     return [token for token in range(vocab_size) if token % 7 != 2]
+
+
+def feature_layers(target: Transformer) -> tuple[int, ...]:
+    """The last three states of a target of at least two layers."""
+    last = target.config.num_layers
+    return (last - 2, last - 1, last)
 
 
 def random_head(
@@ -53,18 +65,17 @@ def random_head(
 
     Args:
         target: Gives the shape.
-        layers: States it reads; by default the embedding and the inputs of its last two layers,
-            or what comes nearest in a target of two layers.
+        layers: States it reads; by default those of `feature_layers`.
         seed: Seed of the weights.
     """
-    config, last = target.config, target.config.num_layers
+    config = target.config
     columns = torch.tensor(columns_of(config.vocab_size))
     head = Eagle3Head(
         Eagle3Config(
             decoder=replace(config, num_layers=1),
             draft_vocab_size=columns.shape[0],
             target_hidden_size=config.hidden_size,
-            feature_layers=layers or (last - 2, last - 1, last),
+            feature_layers=layers or feature_layers(target),
             norm_before_residual=False,
         )
     )

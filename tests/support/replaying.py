@@ -11,8 +11,9 @@ import torch
 
 from engine.drafters.base import Drafter
 from engine.drafters.model import ModelDrafter
+from engine.drafters.profiling import profile
 from engine.engine import Engine, RowOutcome
-from engine.profile import StartProfile, profile_rollouts, profile_tokens
+from engine.profile import StartProfile, profile_tokens
 from engine.record import Trajectory
 from engine.request import Request
 
@@ -89,17 +90,13 @@ def profiles(
     draft_temperature: float | None = None,
 ) -> list[StartProfile]:
     """One profile per trajectory, by whichever road the drafter takes."""
-    if isinstance(drafter, ModelDrafter):
-        return [
-            model_profiles(
-                drafter, trajectory, [draft_temperature], max_drafts=max_drafts, max_len=max_len
-            )[0]
-            for trajectory in trajectories
-        ]
-    return [
-        profile_rollouts(drafter, trajectory, max_drafts=max_drafts, max_len=max_len)
-        for trajectory in trajectories
-    ]
+    found = []
+    for trajectory in trajectories:
+        rows, _ = profile(
+            drafter, trajectory, [draft_temperature], max_drafts=max_drafts, max_len=max_len
+        )
+        found.append(rows[0])
+    return found
 
 
 def tokens_per_round(counts: Sequence[Counts]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from engine.kv_cache import KvCache
 from engine.model import Transformer
 from engine.request import Request
 from engine.sampling import SamplingParams
+from tests.support.eagle3 import eagle3
 
 
 def tiny_config(
@@ -41,7 +42,7 @@ def tiny_config(
 
 
 def tiny_weights(
-    config: ModelConfig, seed: int, *, head_scale: float = 0.5
+    config: ModelConfig, seed: int, *, head_scale: float = 0.5, layer_scale: float = 1.0
 ) -> dict[str, torch.Tensor]:
     """Seeded float32 weights, strong enough that the context matters.
 
@@ -49,6 +50,8 @@ def tiny_weights(
         config: Shape of the model.
         seed: Seed of the weights.
         head_scale: Standard deviation of the output head; larger makes sharper distributions.
+        layer_scale: What the layers add is multiplied by this; smaller lets the newest token
+            decide, so that the next one is easier to guess.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -71,10 +74,10 @@ def tiny_weights(
             f"{attention}.q_proj.weight": normal(heads, width),
             f"{attention}.k_proj.weight": normal(kv, width),
             f"{attention}.v_proj.weight": normal(kv, width),
-            f"{attention}.o_proj.weight": normal(width, heads),
+            f"{attention}.o_proj.weight": normal(width, heads, scale=0.5 * layer_scale),
             f"{mlp}.gate_proj.weight": normal(inner, width),
             f"{mlp}.up_proj.weight": normal(inner, width),
-            f"{mlp}.down_proj.weight": normal(width, inner),
+            f"{mlp}.down_proj.weight": normal(width, inner, scale=0.5 * layer_scale),
         }
     return weights
 
@@ -86,10 +89,12 @@ def tiny_model(
     vocab_size: int = 12,
     max_len: int = 256,
     head_scale: float = 0.5,
+    layer_scale: float = 1.0,
 ) -> Transformer:
     """A float32 model on the CPU."""
     config = tiny_config(num_layers=num_layers, vocab_size=vocab_size, max_len=max_len)
-    return Transformer.from_weights(config, tiny_weights(config, seed, head_scale=head_scale))
+    weights = tiny_weights(config, seed, head_scale=head_scale, layer_scale=layer_scale)
+    return Transformer.from_weights(config, weights)
 
 
 def tiny_engine(
@@ -171,6 +176,7 @@ DRAFTERS: dict[str, Callable[[Engine], Drafter]] = {
     "layer-skip": layer_skip,
     "ngram": ngram,
     "target": target_itself,
+    "eagle3": eagle3,
 }
 """Every kind of drafter, built for an engine."""
 

@@ -182,7 +182,7 @@ def test_an_end_token_from_prefill_ends_the_output() -> None:
 
 
 @pytest.mark.parametrize("num_speculative_tokens", [1, 3, 8])
-@pytest.mark.parametrize("kind", ["ngram", "target"])
+@pytest.mark.parametrize("kind", ["ngram", "target", "eagle3"])
 def test_max_tokens_is_exact_at_every_offset(kind: str, num_speculative_tokens: int) -> None:
     """Limits from 1 to 14 in one batch: each output is that prefix of the plain one."""
     plain = answer(tiny_engine(TARGET, slots=1), PROMPT, 14)
@@ -200,7 +200,7 @@ def test_max_tokens_is_exact_at_every_offset(kind: str, num_speculative_tokens: 
 
 
 @pytest.mark.parametrize("room", range(10))
-@pytest.mark.parametrize("kind", ["draft", "layer-skip", "ngram", "target"])
+@pytest.mark.parametrize("kind", DRAFTERS)
 def test_the_slot_is_used_to_its_last_position(kind: str, room: int) -> None:
     """A slot of L tokens gives a prompt of P tokens L - P + 1 output tokens, also with K = 8."""
     plain = answer(tiny_engine(TARGET, slots=1), PROMPT, room + 1)

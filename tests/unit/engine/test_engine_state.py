@@ -75,9 +75,13 @@ def test_caches_hold_what_a_prefill_would_compute(kind: str, temperature: float)
     assert all(count == 0 for slot, count in enumerate(engine.cache.lengths) if slot % 2)
 
 
-@pytest.mark.parametrize("with_draft_snapshot", [True, False])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize(
+    ("kind", "with_draft_snapshot"),
+    [(kind, True) for kind in DRAFTERS]
+    # A head needs the target's states; its own tests show that it refuses to go without.
+    + [(kind, False) for kind in DRAFTERS if kind != "eagle3"],
+)
 def test_a_sequence_goes_on_elsewhere_as_if_nothing_had_happened(
     kind: str, temperature: float, with_draft_snapshot: bool
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from engine.drafters.base import Drafter, Proposal
+from engine.drafters.base import Drafter, DrafterSnapshot, Proposal
+from engine.drafters.eagle3.drafter import Eagle3Drafter
 from engine.engine import Engine
 from engine.errors import NumericError
 from engine.latency import CostCell, CostTable, time_draft, time_verify
 from engine.record import Trajectory, record
 from engine.request import Sequence
+from tests.support.eagle3 import feature_layers
 from tests.support.scripted import StatelessDrafter
 from tests.support.tiny_models import DRAFTERS, random_prompt, request, tiny_engine, tiny_model
 
@@ -32,7 +34,15 @@ def engine_and_answers(
         )
         for seed in range(5)
     ]
-    return engine, record(engine, requests, batch_size=5)
+    layers = feature_layers(TARGET)
+    return engine, record(engine, requests, batch_size=5, feature_layers=layers)
+
+
+def snapshots_of(drafter: Drafter, answers: list[Trajectory]) -> dict[str, DrafterSnapshot]:
+    """By request, where the drafter cannot do without."""
+    if not isinstance(drafter, Eagle3Drafter):
+        return {}
+    return {t.request.request_id: drafter.snapshot_of(t) for t in answers}
 
 
 class Watched(StatelessDrafter):
@@ -80,8 +90,9 @@ def test_a_draft_cell_is_for_every_drafter(kind: str) -> None:
     """Models draft K tokens a row, n-grams what they find."""
     engine, answers = engine_and_answers()
     drafter = DRAFTERS[kind](engine)
+    held = snapshots_of(drafter, answers)
 
-    cell = time_draft(engine, drafter, [(t, 7) for t in answers], {}, 3, num_samples=2)
+    cell = time_draft(engine, drafter, [(t, 7) for t in answers], held, 3, num_samples=2)
 
     assert (cell.kind, cell.drafter, cell.batch_size) == ("draft", drafter.name, 5)
     assert cell.num_tokens == 15 if kind != "ngram" else cell.num_tokens <= 15
@@ -125,8 +136,9 @@ def test_proposals_at_the_end_of_the_slot_stay_inside(kind: str, k: int) -> None
     """A context that fills its slot leaves no room for drafts: a shorter one is timed."""
     engine, answers = engine_and_answers(prompt=52, max_tokens=12)
     drafter: Drafter = DRAFTERS[kind](engine)
+    held = snapshots_of(drafter, answers)
 
-    cell = time_draft(engine, drafter, [(t, 11) for t in answers], {}, k, num_samples=1)
+    cell = time_draft(engine, drafter, [(t, 11) for t in answers], held, k, num_samples=1)
 
     if kind != "ngram":
         assert cell.num_tokens == 5 * k

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from engine.linear import make_linear, resolve_backend
+from engine.linear import LinearBackend, PackedLinear, make_linear, pack_linears, resolve_backend
 
 CPU = torch.device("cpu")
 
@@ -64,3 +64,66 @@ def test_a_missing_operator_falls_back(
     monkeypatch.setattr("engine.linear._packed", broken)
 
     assert resolve_backend(CPU, torch.float32) == "torch"
+
+
+# ---------------------------------------------------------------- modules
+
+BACKENDS: tuple[LinearBackend, ...] = ("torch", resolve_backend(CPU, torch.float32))
+
+
+class Nested(nn.Module):
+    """Linear layers at two depths among others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(37, 53, bias=False)
+        self.norm = nn.RMSNorm(53)
+        self.inner = nn.ModuleDict({"last": nn.Linear(53, 5, bias=False)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., 37] -> [..., 5]."""
+        out: Tensor = self.inner["last"](self.norm(self.first(x)))
+        return out
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(1, 37), (3, 37), (2, 7, 37), (1, 1, 37)])
+def test_a_packed_layer_is_the_layer(shape: tuple[int, ...], backend: LinearBackend) -> None:
+    """Any leading dimensions, and nothing left to train."""
+    torch.manual_seed(1)
+    layer, x = nn.Linear(37, 53, bias=False), torch.randn(shape)
+
+    packed = PackedLinear(layer.weight.detach(), backend)
+
+    torch.testing.assert_close(packed(x), layer(x).detach(), rtol=0, atol=1e-5)
+    assert list(packed.parameters()) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_packing_a_module_changes_no_output(backend: LinearBackend) -> None:
+    """Layers at any depth are replaced, what is no linear layer stays."""
+    torch.manual_seed(2)
+    module, x = Nested(), torch.randn(4, 37)
+    with torch.no_grad():
+        wanted = module(x)
+        norm = module.norm
+
+        pack_linears(module, backend)
+
+        torch.testing.assert_close(module(x), wanted, rtol=0, atol=1e-5)
+    assert not any(isinstance(part, nn.Linear) for part in module.modules())
+    assert sum(isinstance(part, PackedLinear) for part in module.modules()) == 2
+    assert module.norm is norm
+
+
+def test_packed_layers_compute_in_inference_mode() -> None:
+    """As drafters use them: without gradients, also when the weights were trained."""
+    torch.manual_seed(3)
+    module = Nested()
+    pack_linears(module, resolve_backend(CPU, torch.float32))
+
+    with torch.inference_mode():
+        out = module(torch.randn(2, 37))
+
+    assert out.shape == (2, 5)
+    assert not out.requires_grad

@@ -15,6 +15,7 @@ from engine.profile import StartProfile
 from engine.record import Trajectory, record
 from engine.replay import Replay, replay
 from engine.request import FinishReason
+from tests.support.eagle3 import feature_layers
 from tests.support.replaying import measured, profiles
 from tests.support.rounds import enumerate_rounds, expected_rounds, start_profile
 from tests.support.tiny_models import (
@@ -55,7 +56,10 @@ def engine_with(kind: str, slots: int = 5) -> Engine:
 def trajectories() -> list[Trajectory]:
     """The recorded greedy answers."""
     return record(
-        tiny_engine(TARGET, slots=3, max_len=MAX_LEN, eos_token_ids=EOS), REQUESTS, batch_size=3
+        tiny_engine(TARGET, slots=3, max_len=MAX_LEN, eos_token_ids=EOS),
+        REQUESTS,
+        batch_size=3,
+        feature_layers=feature_layers(TARGET),
     )
 
 
@@ -106,7 +110,7 @@ def test_greedy_counts_equal_the_engines_own(kind: str, num_speculative_tokens: 
     )
 
 
-@pytest.mark.parametrize("kind", ["draft", "layer-skip", "ngram", "target"])
+@pytest.mark.parametrize("kind", DRAFTERS)
 def test_the_greedy_comparison_is_not_trivial(kind: str) -> None:
     """Drafts are accepted, and but for the target itself also rejected."""
     found = replay(replayed(kind), 4)
