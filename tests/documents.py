@@ -19,7 +19,7 @@ from autotune.document import (
     Workload,
 )
 
-Method = Literal["none", "ngram", "layer_skip", "draft_model"]
+Method = Literal["none", "ngram", "layer_skip", "draft_model", "eagle3"]
 Parameters = dict[str, str | int | float]
 
 LOOKUP: Parameters = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}

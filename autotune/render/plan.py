@@ -187,6 +187,12 @@ def _draft_folders(
     return folders
 
 
+def _shares_the_embedding(folder: Path) -> bool:
+    from engine.checkpoint.safetensors_reader import EMBEDDING, brings
+
+    return not brings(folder, EMBEDDING)
+
+
 def _draft_folder(
     config: PublishedConfig, envelope: EnvelopeModel, drafts: Path
 ) -> DraftFolder | None:
@@ -196,7 +202,7 @@ def _draft_folder(
         return DraftFolder(num_layers=int(envelope.draft_parameters["num_layers"]), path=path)
     if envelope.method == "draft_model":
         source = Path(str(envelope.draft_parameters["model"]))
-        # A draft that brings no tokenizer shares it, and the embedding, with the target.
-        if (source / "config.json").is_file() and not (source / "tokenizer.json").is_file():
+        # A folder that is not here is the server's own affair: it may lie on another host.
+        if source.is_dir() and _shares_the_embedding(source):
             return DraftFolder(source=source, path=path)
     return None

@@ -125,6 +125,15 @@ def _read_into(
                 _refuse_non_finite(name, weights[name], shard)
 
 
+def brings(folder: Path, name: str) -> bool:
+    """Tell whether a model folder stores a tensor.
+
+    Raises:
+        WeightsError: Its files cannot be read.
+    """
+    return name in _read_headers(find_shards(folder))
+
+
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Hugging Face names and shapes of every tensor a model of this configuration has."""
     hidden, inner = config.hidden_size, config.intermediate_size

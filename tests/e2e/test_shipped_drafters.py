@@ -68,9 +68,7 @@ def measured(folder: Path) -> tuple[Engine, list[Trajectory], Mapping[str, Draft
     layers = wanted_features(specs, config.num_layers)
     answers = record(engine, requests, batch_size=len(requests), feature_layers=layers)
     notes = Silent()
-    built = build_drafters(
-        specs, engine, folder, answers, budget_bytes=2 * 2**30, progress=notes
-    )
+    built = build_drafters(specs, engine, folder, answers, budget_bytes=2 * 2**30, progress=notes)
     return engine, answers, {name: drafter for name, (_, drafter) in built.items()}, notes
 
 

@@ -140,9 +140,7 @@ def _texts(target: Transformer) -> Tensor:
     return torch.tensor([sequence.tokens for sequence in sequences])
 
 
-def _lessons(
-    target: Transformer, texts: Tensor, layers: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
+def _lessons(target: Transformer, texts: Tensor, layers: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The target's states, and its law over the head's columns after every token but the last."""
     rows, length = texts.shape[0], texts.shape[1] - 1
     cache = KvCache.allocate(target.config, rows, length, target.dtype, target.device)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from autotune.render.alternatives import DrafterParts, alternatives, drafter_parts
@@ -91,13 +94,20 @@ def test_without_gain_or_description_there_is_none() -> None:
     assert alternatives((), PARTS, confidence=0.95, hot_margin=0.01) == ()
 
 
-def test_parts_of_the_searchs_own_drafters() -> None:
-    """Names become what the search itself set up; what it does not know is left out."""
-    settings = TuneSettings.parse({"drafters": {"small": "/models/small"}})
-    names = ("off", "ngram", SKIP.drafter, "small", "gone")
+def test_parts_of_the_searchs_own_drafters(tmp_path: Path) -> None:
+    """Names become what the search set up; what it does not know, or is gone, is left out."""
+    small, head = tmp_path / "small", tmp_path / "head"
+    for folder, architecture in ((small, "LlamaForCausalLM"), (head, "LlamaForCausalLMEagle3")):
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    settings = TuneSettings.parse(
+        {"drafters": {"small": small, "head": head, "removed": tmp_path / "removed"}}
+    )
+    names = ("off", "ngram", SKIP.drafter, "small", "head", "removed", "gone")
     parts = drafter_parts(names, settings.model_dump(mode="json"))
     assert parts == PARTS | {
-        "small": DrafterParts(method="draft_model", parameters={"model": "/models/small"})
+        "small": DrafterParts(method="draft_model", parameters={"model": str(small)}),
+        "head": DrafterParts(method="eagle3", parameters={"model": str(head)}),
     }
 
 

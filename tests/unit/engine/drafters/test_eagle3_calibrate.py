@@ -98,9 +98,7 @@ def reading(layers: tuple[int, ...]) -> Eagle3Drafter:
     return Eagle3Drafter("head", head, torch.ones(VOCAB, WIDTH), cache, num_weight_bytes=0)
 
 
-def told(
-    layers: tuple[int, ...], shares: dict[int, float], default: float = 0.1
-) -> Calibration:
+def told(layers: tuple[int, ...], shares: dict[int, float], default: float = 0.1) -> Calibration:
     """The calibration of such a head."""
     engine = SimpleNamespace(target=TellingTarget(shares, default), cache=None)
     return calibrate(reading(layers), engine, TEXTS)  # type: ignore[arg-type]
@@ -226,9 +224,7 @@ LAYERS = (0, 1, 2)
 def greedy_answers() -> list[Trajectory]:
     """Greedy answers to prompts of one token, with states."""
     asked = [request((i,), name=str(i), max_tokens=40) for i in range(VOCAB)]
-    return record(
-        tiny_engine(TARGET, slots=VOCAB), asked, batch_size=VOCAB, feature_layers=LAYERS
-    )
+    return record(tiny_engine(TARGET, slots=VOCAB), asked, batch_size=VOCAB, feature_layers=LAYERS)
 
 
 def texts() -> list[list[int]]:

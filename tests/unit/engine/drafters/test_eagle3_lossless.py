@@ -207,9 +207,7 @@ def test_nan_in_a_slot_does_not_reach_its_next_request(monkeypatch: pytest.Monke
             engine.round(3)
         engine.release(0)
 
-    (sequence,), counters = engine.generate(
-        requests()[4:5], batch_size=1, num_speculative_tokens=3
-    )
+    (sequence,), counters = engine.generate(requests()[4:5], batch_size=1, num_speculative_tokens=3)
 
     assert sequence.output_tokens == plain()[4]
     assert counters.num_accepted_tokens > 0
