@@ -96,7 +96,10 @@ def _fits(
         progress.note(
             f"drafter {drafter.name} reads the inputs of layers {list(found.layers)}, but "
             f"{list(found.better_layers)} fit it better ("
-            + ", ".join(f"{shift:+d}: {share:.1%}" for shift, share in found.agreement.items())
+            + ", ".join(
+                f"{f'{shift:+d}' if shift else 'as configured'}: {share:.1%}"
+                for shift, share in found.agreement.items()
+            )
             + "): the layer ids in its config.json are probably off by one"
         )
     return True

@@ -105,6 +105,11 @@ def read_tensors(
     for name, shape in expected.items():
         if name in stored or name not in optional:
             _check_shape(name, shape, stored.get(name), folder)
+        if name in stored and stored[name].dtype.startswith("F8"):
+            raise UnsupportedModelError(
+                f"{stored[name].shard}: tensor {name} has dtype {stored[name].dtype} "
+                f"(supported: {', '.join(sorted(_FLOATING))})"
+            )
     weights: dict[str, Tensor] = {}
     _read_into(weights, stored, expected)
     return weights

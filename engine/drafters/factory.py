@@ -12,7 +12,7 @@ import torch
 
 from engine.checkpoint.config import ModelConfig, read_config
 from engine.checkpoint.eagle3_config import is_eagle3, read_eagle3_config
-from engine.checkpoint.safetensors_reader import EMBEDDING, read_weights
+from engine.checkpoint.safetensors_reader import EMBEDDING, OUTPUT_HEAD, read_weights
 from engine.drafters.base import Drafter
 from engine.drafters.eagle3.checkpoint import read_head
 from engine.drafters.eagle3.drafter import Eagle3Drafter
@@ -175,15 +175,23 @@ def _build_draft_model(
     num_weight_bytes = weight_bytes(config, target.dtype)
     per_token = KvCache.bytes_per_token(config, target.dtype)
     _check_memory(num_weight_bytes + slots * max_len * per_token, budget_bytes)
-    weights = read_weights(folder, config, lent={EMBEDDING: target.embedding})
+    lent = {EMBEDDING: target.embedding}
+    if not target.config.tie_word_embeddings:
+        # Stands for `target.head`, whose rows are packed: only its shape is looked at.
+        lent[OUTPUT_HEAD] = torch.empty_like(target.embedding, device="meta")
+    weights = read_weights(folder, config, lent)
     # A draft that brings no embedding is made of the target's layers: it shares the vocabulary.
     shares = weights[EMBEDDING] is target.embedding
     if not shares:
         require_same_vocabulary(Tokenizer(target_folder), Tokenizer(folder))
+    if config.tie_word_embeddings:
+        shares_head = shares and target.config.tie_word_embeddings
+    else:
+        shares_head = OUTPUT_HEAD in lent and weights[OUTPUT_HEAD] is lent[OUTPUT_HEAD]
     model = Transformer.from_weights(
         config,
         weights,
-        head=target.head if shares and config.tie_word_embeddings else None,
+        head=target.head if shares_head else None,
         dtype=target.dtype,
         device=target.device,
         backend=target.backend,

@@ -39,6 +39,7 @@ _TEMPERATURES = (0.0, 0.7, 1.0)
 _MAX_TOKENS = 128
 _LAYER_SKIP = 10
 _NUM_TRAINED = 2  # trained drafters measured per cell, the best by prediction
+_WORTH_MEASURING = 0.8  # of the best predicted rate of the cell; predictions err far less
 
 
 def main() -> None:
@@ -138,6 +139,8 @@ def _measure_cells(
         }
         contenders = sorted(trained & best.keys(), key=lambda name: -rate[name])[:_NUM_TRAINED]
         contenders += [name for name in best if name not in trained]
+        enough = _WORTH_MEASURING * max(rate.values())
+        contenders = [name for name in contenders if rate[name] >= enough]
 
         def on_block(title: str = title) -> None:
             nonlocal done

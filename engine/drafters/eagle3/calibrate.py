@@ -17,6 +17,7 @@ from engine.layout import make_layout
 
 _SHIFTS = (-1, 0, 1)
 _CHANCE_ERRORS = 3.0
+_MIN_POSITIONS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +41,19 @@ class Calibration:
         """Neighbouring ids that agree more often by over three standard errors, if any."""
         own = self.agreement[0]
         shift = max(self.agreement, key=lambda s: self.agreement[s])
-        error = (2 * own * (1 - own) / self.num_positions) ** 0.5
+        error = (2 * own * (1 - own) / max(self.num_positions, 1)) ** 0.5
         if self.agreement[shift] - own <= _CHANCE_ERRORS * error:
             return None
         return tuple(layer + shift for layer in self.layers)
 
     @property
     def is_chance(self) -> bool:
-        """Not even three standard errors better than drafting one and the same token."""
+        """Not even three standard errors better than drafting one and the same token.
+
+        Never said of fewer than 200 positions, where a fair head may look like it.
+        """
+        if self.num_positions < _MIN_POSITIONS:
+            return False
         error = (self.chance * (1 - self.chance) / self.num_positions) ** 0.5
         return bool(self.agreement[0] <= self.chance + _CHANCE_ERRORS * error)
 

@@ -17,7 +17,7 @@ from engine.record import Trajectory, record
 from engine.replay import Replay, replay
 from engine.request import FinishReason, Request, Sequence
 from tests.support.eagle3 import eagle3, eagle3_with, feature_layers, fitted_head, random_head
-from tests.support.eagle3_mutants import EAGLE3_MUTANTS
+from tests.support.eagle3_mutants import EAGLE3_MUTANTS, StaleKeys, StatesOneLate
 from tests.support.replaying import Counts, measured, profiles, tokens_per_round
 from tests.support.tiny_models import answer, random_prompt, request, tiny_engine, tiny_model
 
@@ -236,15 +236,41 @@ def test_greedy_rounds_are_those_of_replay(k: int) -> None:
 def test_a_drafter_with_a_mistake_accepts_less_than_replay_says(kind: type[Eagle3Drafter]) -> None:
     """Stale keys, states of the wrong token, draft ids for target ids: fewer tokens per round.
 
-    The comparison is exact, so no sampling error excuses it; the answers stay plain.
+    The comparison is exact, so no sampling error excuses it; the answers stay plain. K = 8, since
+    longer chains leave more stale keys behind.
     """
     engine, _ = engine_with(kind)
-    sequences, _ = engine.generate(
-        requests(), batch_size=NUM_REQUESTS, num_speculative_tokens=K_MAX
-    )
+    sequences, _ = engine.generate(requests(), batch_size=NUM_REQUESTS, num_speculative_tokens=8)
     assert [sequence.output_tokens for sequence in sequences] == plain()
 
-    assert tokens_per_round(counted(kind, K_MAX))[0] < replayed(K_MAX).tokens_per_round
+    assert tokens_per_round(counted(kind, 8))[0] < replayed(8).tokens_per_round
+
+
+def worst_key(kind: type[Eagle3Drafter]) -> float:
+    """Largest distance of a kept key from what the target's states alone give, after ten rounds."""
+    engine, drafter = engine_with(kind)
+    for slot, asked in enumerate(requests()):
+        engine.admit(slot, asked)
+    for k in (*MIXED_K, 3, 3):
+        engine.round(k)
+    _, fresh = engine_with()
+    distances = []
+    for slot, trajectory in enumerate(recorded(0.0)):
+        found = drafter.cache.snapshot(slot)
+        wanted = fresh.snapshot_of(trajectory).kv.keys[:, :, : found.num_tokens]
+        distances.append(float((found.keys - wanted).abs().max()))
+    return max(distances)
+
+
+def test_kept_keys_are_made_of_the_targets_states() -> None:
+    """What drafting approximated is replaced once it is accepted."""
+    assert worst_key(Eagle3Drafter) < 1e-3
+
+
+@pytest.mark.parametrize("kind", [StaleKeys, StatesOneLate])
+def test_keys_made_of_other_states_are_noticed(kind: type[Eagle3Drafter]) -> None:
+    """By a hundred times the tolerance of the test above."""
+    assert worst_key(kind) > 0.1
 
 
 # ---------------------------------------------------------------- resuming

@@ -1,4 +1,4 @@
-"""Trained drafters from their folders: heads that fit the target, and drafts that borrow from it."""
+"""Trained drafters from their folders: heads that fit, and drafts that borrow from the target."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_narrow_head_needs_an_embedding_of_its_own(target: Path, tmp_path: Pat
     narrow = type(random_head(engine.target, layers=(0, 1, 3)))(replace(wide, decoder=decoder))
     write_eagle3(narrow, folder)
 
-    with pytest.raises(WeightsError, match="brings no embedding.* 32 wide instead of 16"):
+    with pytest.raises(WeightsError, match=r"brings no embedding.* 32 wide instead of 16"):
         build_drafter(head_spec(folder), engine, target)
 
     changed(folder, lambda weights: {**weights, HEAD_EMBEDDING: torch.randn(VOCAB, 16)})
