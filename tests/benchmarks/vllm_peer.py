@@ -113,7 +113,7 @@ class VllmCounts:
     VLLM counts every round of a request that verified at least one draft, the last included, and
     in it all K drafts: an answer that ends within a round does not shorten it, so drafts accepted
     beyond the end are in the counters. Rounds in which n-gram lookup found nothing are not. Every
-    position has the same denominator, `num_drafts`.
+    position has the same denominator, `num_drafts`; the rates need it to be above 0.
 
     Attributes:
         temperature: Of the requests.

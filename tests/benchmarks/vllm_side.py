@@ -28,7 +28,7 @@ from tests.benchmarks.vllm_peer import VllmCounts, VllmJob, VllmRequest, run_vll
 
 _K = 3
 _MAX_TOKENS = 64
-_PER_CELL = 6
+_PER_CELL = 12  # about 2,000 rounds at each temperature: a standard error of one point
 _TIMEOUT_S = 1200.0
 _NO_KEYS = KvSnapshot(torch.empty(0), torch.empty(0))
 

@@ -180,7 +180,8 @@ def test_ids_that_are_off_by_one_are_named_beside_the_better_ones(
     assert list(found) == ["head"]
     assert notes == [
         "drafter head reads the inputs of layers [0, 1, 2], but [1, 2, 3] fit it better "
-        "(as configured: 20.0%, +1: 61.0%): the layer ids in its config.json are probably off by one"
+        "(as configured: 20.0%, +1: 61.0%): the layer ids in its config.json are probably off by "
+        "one"
     ]
 
 
