@@ -12,7 +12,7 @@ from autotune.tuning.prior import Prior
 from autotune.tuning.session import Session
 from engine.latency import CostTable
 from policies.estimate import confidence_interval, gain, paired_estimate
-from policies.types import PairedEstimate, SpeculativeConfig
+from policies.types import Block, PairedEstimate, SpeculativeConfig
 
 CONFIDENCE = 0.95
 MAX_K = 8
@@ -130,7 +130,7 @@ def measure(
     """Measure arms in interleaved blocks; one with too few undisturbed blocks is left out."""
     bench = PairedBench(cell.session, cell.acceptance)
     taken: dict[SpeculativeConfig, list[bool]] = {config: [] for config in configs}
-    blocks = {config: [] for config in configs}
+    blocks: dict[SpeculativeConfig, list[Block]] = {config: [] for config in configs}
     for index in range(num_blocks):
         for config in configs:
             found = bench.measure(config, 1, "bench-drafters", index)
