@@ -1,4 +1,4 @@
-"""The wheel holds our four packages with their data, and nothing else."""
+"""The wheel holds our four packages, their data and the shipped drafters, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+from autotune.shipped import shipped_drafters
 from tests.support.service_process import ROOT
 
 PACKAGES = ("autotune", "engine", "policies", "store")
-DATA = {"autotune/workloads/default.jsonl"}
+DATA = {"autotune/workloads/default.jsonl", "assets/__init__.py"}
+DRAFTER_FILES = ("README.md", "config.json", "model.safetensors")
 
 
 def test_wheel_contents(tmp_path: Path) -> None:
@@ -21,7 +23,7 @@ def test_wheel_contents(tmp_path: Path) -> None:
     # A copy: building in the checkout would leave its own folders there, and reuse old ones.
     for name in ("pyproject.toml", "README.md", "LICENSE", "daemon.py"):
         shutil.copy(ROOT / name, source)
-    for name in (*PACKAGES, "tests"):
+    for name in (*PACKAGES, "assets", "tests"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     built = subprocess.run(
@@ -39,5 +41,8 @@ def test_wheel_contents(tmp_path: Path) -> None:
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
     }
-    assert names == modules | DATA
+    drafters = {
+        f"assets/drafters/{name}/{file}" for name in shipped_drafters() for file in DRAFTER_FILES
+    }
+    assert names == modules | DATA | drafters
     assert "store/migrations/versions/r0001_runs_and_evidence.py" in names

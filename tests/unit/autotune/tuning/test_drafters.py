@@ -271,3 +271,21 @@ def test_files_that_cannot_be_read_are_noted(
     (note,) = notes
     assert note.startswith("drafter head skipped: ")
     assert str(folder) in note
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({}, ["ngram", "layer-skip-10", "layer-skip-20", "layer-skip-26"]),
+        ({"given": True}, ["ngram", "given"]),
+        ({"given": True, "layer_skip": (4,)}, ["ngram", "layer-skip-4", "given"]),
+    ],
+)
+def test_layers_of_the_target_stand_in_for_other_drafters(
+    tmp_path: Path, values: dict[str, Any], names: list[str]
+) -> None:
+    """Three depths are tried where there is nothing else, or those that were asked for."""
+    if values.pop("given", False):
+        values["drafters"] = {"given": written(tmp_path / "given", fitted=False)}
+    settings = TuneSettings(target="somebody/else", **values)
+    assert [spec.name for spec in describe_drafters(settings, 30, Silent())] == names

@@ -262,7 +262,9 @@ def test_a_target_that_does_not_fit_is_refused(opening: Opening) -> None:
 
 def test_a_budget_for_the_target_alone_leaves_no_draft(opening: Opening) -> None:
     """B11: the draft's weights and cache count; what needs none is built, nothing dies."""
-    session = opening.open(memory_bytes=needed_bytes() + 1000, drafters={"twin": H0})
+    session = opening.open(
+        memory_bytes=needed_bytes() + 1000, drafters={"twin": H0}, layer_skip=(1,)
+    )
 
     assert list(session.drafters) == ["ngram", "layer-skip-1"]
     (note,) = (note for note in opening.notes if "twin" in note)
