@@ -45,8 +45,8 @@ _WORTH_MEASURING = 0.8  # of the best predicted rate of the cell; predictions er
 def main() -> None:
     """Run everything and report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--per-task", type=int, default=16, help="requests per task and T")
-    parser.add_argument("--blocks", type=int, default=10, help="blocks per measured arm")
+    parser.add_argument("--per-task", type=int, default=12, help="requests per task and T")
+    parser.add_argument("--blocks", type=int, default=8, help="blocks per measured arm")
     parser.add_argument("--vllm", type=Path, help="Python of vLLM's environment")
     options = parser.parse_args()
     shipped = shipped_drafters()
