@@ -36,7 +36,7 @@ PROMPTS = (
 NUM_TOKENS = 64
 MAX_LEN = 192
 MAX_TOTAL_BYTES = 45 * 2**20
-FIRST_POSITION: dict[str, float] = {}
+FIRST_POSITION = {"pruned-1": 0.147, "pruned-2": 0.269, "eagle3": 0.314}
 """Share of rounds whose first draft is accepted on these prompts, greedily, when they shipped."""
 TOLERANCE = 0.05
 
