@@ -53,6 +53,11 @@ class DeviceInfo:
     isa: tuple[str, ...] = ()
 
     @property
+    def multiplies_bfloat16(self) -> bool:
+        """The hardware does it; elsewhere it is emulated, and slower than float32."""
+        return self.kind == "cuda" or bool({"amx_bf16", "avx512_bf16"} & set(self.isa))
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 over what decides the speed: equal for two devices of the same make and set-up.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from autotune.device.detection import detect
 from autotune.errors import ConfigError
 from autotune.progress import Progress, Stage
 from autotune.training.material import Task, file_sha256, gather, read_task
@@ -146,6 +147,7 @@ def _train(
             learning_rate=settings.learning_rate,
             interval_s=interval_s,
             seed=settings.seed,
+            mixed_precision=detect("cpu").chosen.multiplies_bfloat16,
         ),
         settings.work,
         fingerprint=fingerprint,

@@ -154,8 +154,7 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
 def _resolve_dtype(settings: TuneSettings, device: DeviceInfo) -> torch.dtype:
     """`auto` takes bfloat16 only where the hardware multiplies it: elsewhere it is emulated."""
     if settings.dtype == "auto":
-        native = device.kind == "cuda" or {"amx_bf16", "avx512_bf16"} & set(device.isa)
-        return torch.bfloat16 if native else torch.float32
+        return torch.bfloat16 if device.multiplies_bfloat16 else torch.float32
     return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
 
 

@@ -77,7 +77,8 @@ def target_log_probs(final_states: Tensor, rows: Tensor, temperatures: Tensor) -
     Returns:
         [N, columns].
     """
-    with torch.no_grad():
+    # Never in bfloat16: the target's own law is what everything is held against.
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
         return ((final_states @ rows.T) / temperatures.unsqueeze(1)).log_softmax(dim=-1)
 
 

@@ -46,6 +46,7 @@ class TrainerSettings:
         interval_s: Seconds between evaluations; a kill loses at most one interval.
         patience: Evaluations without a new best before the run stops early.
         seed: Seed of the order of the data.
+        mixed_precision: Multiply in bfloat16; weights, optimiser, softmax and scoring stay float32.
     """
 
     budget_s: float
@@ -54,6 +55,7 @@ class TrainerSettings:
     interval_s: float = 150.0
     patience: int = 4
     seed: int = 0
+    mixed_precision: bool = False
 
 
 def train(
@@ -99,7 +101,8 @@ def train(
         sampler.epoch, sampler.skip = state.epoch, state.batch
         seen = state.num_tokens
         for batch in loader:
-            lesson = student.lesson(batch)
+            with torch.autocast("cpu", torch.bfloat16, enabled=settings.mixed_precision):
+                lesson = student.lesson(batch)
             if lesson.num_tokens:
                 run.step(lesson)
             if on_step is not None:

@@ -78,7 +78,8 @@ class Eagle3Head(nn.Module):
 
     def fuse(self, features: Tensor) -> Tensor:
         """[..., 3 target hidden] -> [..., hidden]: the input in place of an own earlier output."""
-        fused: Tensor = self.fc(features)
+        # Mixed precision multiplies in a shorter type; the residual stream keeps its own.
+        fused: Tensor = self.fc(features).to(self.norm.weight.dtype)
         return fused
 
     def attention_input(self, tokens_embedded: Tensor, feature: Tensor) -> tuple[Tensor, Tensor]:

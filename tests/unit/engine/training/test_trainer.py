@@ -74,11 +74,16 @@ def run(
     *,
     budget_s: float = 60.0,
     interval_s: float = 10.0,
+    mixed_precision: bool = False,
     on_step: Callable[[TrainingState], None] | None = None,
 ) -> TrainingState:
     """Train with small batches."""
     settings = TrainerSettings(
-        budget_s=budget_s, learning_rate=1e-2, max_batch_tokens=80, interval_s=interval_s
+        budget_s=budget_s,
+        learning_rate=1e-2,
+        max_batch_tokens=80,
+        interval_s=interval_s,
+        mixed_precision=mixed_precision,
     )
     return train(
         student,
@@ -91,13 +96,19 @@ def run(
     )
 
 
+@pytest.mark.parametrize("mixed_precision", [False, True])
 @pytest.mark.parametrize("make", [eagle3_student, pruned_student])
 def test_training_helps(
-    make: Callable[[Teacher], Student], material: Material, tmp_path: Path
+    make: Callable[[Teacher], Student], mixed_precision: bool, material: Material, tmp_path: Path
 ) -> None:
-    """The loss falls and the training acceptance rises, for either kind of drafter."""
+    """The loss falls and the training acceptance rises, for either kind of drafter.
+
+    In mixed precision too, and the weights stay float32.
+    """
     torch.manual_seed(0)
-    state = run(material, make(material.teacher), tmp_path)
+    student = make(material.teacher)
+    state = run(material, student, tmp_path, mixed_precision=mixed_precision)
+    assert {p.dtype for p in student.module.parameters()} == {torch.float32}
     first, last = state.history[0], state.history[-1]
     assert state.finished
     assert last.loss < first.loss
