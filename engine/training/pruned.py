@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from engine.attention import RotaryTables, rotate
 from engine.checkpoint.config import ModelConfig
+from engine.modules import AttentionProjections, GatedMlp
 from engine.profile import StartProfile, profile_tokens
 from engine.record import Trajectory
 from engine.training.batches import Batch
@@ -22,34 +23,14 @@ _RANDOM_COLUMNS = 2048
 _INIT_NORM = 0.3
 
 
-class _Attention(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        q_rows = config.num_heads * config.head_dim
-        kv_rows = config.num_kv_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, q_rows, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(config.hidden_size, kv_rows, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(config.hidden_size, kv_rows, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(q_rows, config.hidden_size, bias=False)
-
-
-class _Mlp(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
-        self.up_proj = nn.Linear(hidden, inner, bias=False)
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
-
-
 class _Layer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = _Attention(config)
+        self.self_attn = AttentionProjections(config, config.hidden_size)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = _Mlp(config)
+        self.mlp = GatedMlp(config)
 
     def forward(self, hidden: Tensor, rotary: RotaryTables) -> Tensor:
         """[B, L, hidden] -> the same, causal."""
@@ -67,8 +48,7 @@ class _Layer(nn.Module):
         )
         hidden = hidden + attention.o_proj(attended.transpose(1, 2).flatten(2))
         normed = self.post_attention_layernorm(hidden)
-        gated = functional.silu(self.mlp.gate_proj(normed)) * self.mlp.up_proj(normed)
-        out: Tensor = hidden + self.mlp.down_proj(gated)
+        out: Tensor = hidden + self.mlp(normed)
         return out
 
 

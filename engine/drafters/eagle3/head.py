@@ -4,31 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.eagle3_config import Eagle3Config
-
-
-class _Attention(nn.Module):
-    def __init__(self, decoder: ModelConfig) -> None:
-        super().__init__()
-        width = 2 * decoder.hidden_size
-        q_rows = decoder.num_heads * decoder.head_dim
-        kv_rows = decoder.num_kv_heads * decoder.head_dim
-        self.q_proj = nn.Linear(width, q_rows, bias=False)
-        self.k_proj = nn.Linear(width, kv_rows, bias=False)
-        self.v_proj = nn.Linear(width, kv_rows, bias=False)
-        self.o_proj = nn.Linear(q_rows, decoder.hidden_size, bias=False)
-
-
-class _Mlp(nn.Module):
-    def __init__(self, decoder: ModelConfig) -> None:
-        super().__init__()
-        hidden, inner = decoder.hidden_size, decoder.intermediate_size
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
-        self.up_proj = nn.Linear(hidden, inner, bias=False)
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
+from engine.modules import AttentionProjections, GatedMlp
 
 
 class _Layer(nn.Module):
@@ -37,9 +16,9 @@ class _Layer(nn.Module):
         size, eps = decoder.hidden_size, decoder.rms_norm_eps
         self.input_layernorm = nn.RMSNorm(size, eps)
         self.hidden_norm = nn.RMSNorm(size, eps)
-        self.self_attn = _Attention(decoder)
+        self.self_attn = AttentionProjections(decoder, 2 * size)
         self.post_attention_layernorm = nn.RMSNorm(size, eps)
-        self.mlp = _Mlp(decoder)
+        self.mlp = GatedMlp(decoder)
 
 
 class Eagle3Head(nn.Module):
@@ -102,8 +81,7 @@ class Eagle3Head(nn.Module):
         layer = self.midlayer
         hidden = residual + layer.self_attn.o_proj(attended)
         normed = layer.post_attention_layernorm(hidden)
-        gated = functional.silu(layer.mlp.gate_proj(normed)) * layer.mlp.up_proj(normed)
-        out: Tensor = hidden + layer.mlp.down_proj(gated)
+        out: Tensor = hidden + layer.mlp(normed)
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:
