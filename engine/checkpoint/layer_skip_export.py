@@ -18,7 +18,7 @@ from engine.checkpoint.files import read_json
 from engine.checkpoint.model_folder import (
     copy_tokenizer,
     new_folder,
-    read_tensors,
+    read_wanted,
     with_fewer_layers,
     write_model,
 )
@@ -66,7 +66,7 @@ def _read_kept(target_folder: Path, num_layers: int, *, tied: bool) -> dict[str,
         skipped_layer = layer is not None and int(layer[1]) >= num_layers
         return not skipped_layer and not (tied and name == OUTPUT_HEAD)
 
-    kept = read_tensors(target_folder, wanted)
+    kept = read_wanted(target_folder, wanted)
     parts = {match[2] for match in map(_LAYER.match, kept) if match} | {_IN_EVERY_LAYER}
     needed = {f"model.layers.{i}.{part}" for i in range(num_layers) for part in parts}
     needed |= {EMBEDDING, "model.norm.weight"} | (set() if tied else {OUTPUT_HEAD})

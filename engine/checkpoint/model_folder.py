@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.checkpoint.config import CONFIG_NAME
-from engine.checkpoint.files import LFS_POINTER_PROBLEM, is_lfs_pointer, read_json
-from engine.checkpoint.safetensors_reader import INDEX_NAME, WEIGHTS_NAME
+from engine.checkpoint.safetensors_reader import WEIGHTS_NAME, find_shards
 from engine.errors import CheckpointError, WeightsError
 
 _TOKENIZER_FILES = (
@@ -96,7 +95,7 @@ def with_fewer_layers(config: Mapping[str, Any], num_layers: int) -> dict[str, A
     return cut
 
 
-def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
+def read_wanted(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
     """The tensors of a model folder whose names are wanted; the others are not read.
 
     Raises:
@@ -104,31 +103,12 @@ def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Tenso
         WeightsError: A file is missing, damaged, or not a safetensors file.
     """
     found: dict[str, Tensor] = {}
-    for path in _weight_files(folder):
+    for path in find_shards(folder):
         found.update(_read_file(path, wanted))
     return found
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / INDEX_NAME
-    if not index.is_file():
-        return [folder / WEIGHTS_NAME]
-    weight_map = read_json(index).child("weight_map")
-    names = set() if weight_map is None else set(weight_map.values.values())
-    for name in names:
-        # A name with a folder in it could point anywhere on the machine.
-        if not isinstance(name, str) or Path(name).name != name:
-            raise WeightsError(f"{index}: weight_map names {name!r}, not a file of this folder")
-    if not names:
-        raise WeightsError(f"{index}: weight_map is missing or empty")
-    return [folder / name for name in sorted(names)]
-
-
 def _read_file(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Tensor]]:
-    if not path.is_file():
-        raise WeightsError(f"{path}: no such file; only safetensors weights are read")
-    if is_lfs_pointer(path):
-        raise WeightsError(f"{path}: {LFS_POINTER_PROBLEM}")
     try:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # the handle is not a mapping

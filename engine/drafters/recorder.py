@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.drafters.base import DrafterSnapshot, Proposal
+from engine.errors import EngineError
 from engine.request import Sequence
 
 
@@ -43,8 +44,12 @@ class StateRecorder:
         return None
 
     def restore(self, slot: int, sequence: Sequence, snapshot: DrafterSnapshot | None) -> None:
-        """Sequences are not moved while recording."""
-        raise NotImplementedError("a recorder follows a sequence from its prompt on")
+        """Sequences are not moved while recording.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError("a recorder follows a sequence from its prompt on: it cannot be resumed")
 
     def take(self, slot: int) -> Tensor:
         """[tokens - 1, width], and forget them."""

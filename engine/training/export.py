@@ -15,7 +15,7 @@ from engine.checkpoint.files import read_json
 from engine.checkpoint.model_folder import (
     copy_tokenizer,
     new_folder,
-    read_tensors,
+    read_wanted,
     with_fewer_layers,
     write_model,
 )
@@ -75,8 +75,8 @@ def assemble(folder: Path, target_folder: Path, out: Path) -> None:
     """
     config = read_config(folder)
     lent = (EMBEDDING,) if config.tie_word_embeddings else (EMBEDDING, OUTPUT_HEAD)
-    tensors = read_tensors(folder, lambda name: name not in lent)
-    tensors |= read_tensors(target_folder, lambda name: name in lent)
+    tensors = read_wanted(folder, lambda name: name not in lent)
+    tensors |= read_wanted(target_folder, lambda name: name in lent)
     _check(tensors, config, folder, target_folder)
     with new_folder(out) as scratch:
         write_model(scratch, read_json(folder / CONFIG_NAME).values, tensors)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from engine.drafters.eagle3.drafter import Eagle3Drafter
 from engine.engine import Engine
@@ -28,20 +29,26 @@ class Calibration:
         layers: The states that the head says it reads.
         num_positions: Drafts compared.
         agreement: Share of equal tokens for each shift of all layer ids; 0 is as configured.
+        differing: Share of the positions where exactly one of the shifted and the configured ids
+            agrees: all are tried on the same text, so only there they can be told apart.
         chance: Share of the commonest of the target's tokens: what drafting it always would get.
     """
 
     layers: tuple[int, ...]
     num_positions: int
     agreement: Mapping[int, float]
+    differing: Mapping[int, float]
     chance: float
 
     @property
     def better_layers(self) -> tuple[int, ...] | None:
-        """Neighbouring ids that agree more often by over three standard errors, if any."""
+        """Neighbouring ids that agree more often by over three standard errors, if any.
+
+        Source: the standard error of a difference of paired proportions (McNemar 1947).
+        """
         own = self.agreement[0]
         shift = max(self.agreement, key=lambda s: self.agreement[s])
-        error = (2 * own * (1 - own) / max(self.num_positions, 1)) ** 0.5
+        error = (self.differing[shift] / max(self.num_positions, 1)) ** 0.5
         if self.agreement[shift] - own <= _CHANCE_ERRORS * error:
             return None
         return tuple(layer + shift for layer in self.layers)
@@ -76,7 +83,7 @@ def calibrate(
         if layers[0] + shift >= 0 and layers[-1] + shift < target.config.num_layers
     ]
     wanted = sorted({layer + shift for shift in shifts for layer in layers})
-    equal = dict.fromkeys(shifts, 0)
+    equal: dict[int, list[Tensor]] = {shift: [] for shift in shifts}
     counts = torch.zeros(target.config.vocab_size, dtype=torch.int64)
     for tokens in texts:
         if len(tokens) < 3:
@@ -89,11 +96,16 @@ def calibrate(
         parts = dict(zip(wanted, states.chunk(len(wanted), dim=-1), strict=True))
         for shift in shifts:
             features = torch.cat([parts[layer + shift] for layer in layers], dim=-1)
-            equal[shift] += int((drafter.first_drafts(tokens, features) == truth).sum())
+            equal[shift].append((drafter.first_drafts(tokens, features) == truth).cpu())
     num_positions = int(counts.sum())
+    agrees = {shift: torch.cat(found) for shift, found in equal.items() if found}
+    own = agrees.get(0, torch.zeros(0, dtype=torch.bool))
     return Calibration(
         layers=layers,
         num_positions=num_positions,
-        agreement={shift: count / max(num_positions, 1) for shift, count in equal.items()},
+        agreement={s: int(agrees.get(s, own).sum()) / max(num_positions, 1) for s in shifts},
+        differing={
+            s: int((agrees.get(s, own) != own).sum()) / max(num_positions, 1) for s in shifts
+        },
         chance=int(counts.max()) / max(num_positions, 1),
     )

@@ -79,6 +79,7 @@ def verdict(
             layers=drafter.feature_layers,
             num_positions=1000,
             agreement={shifts[name]: share for name, share in agreement.items()},
+            differing={shifts[name]: 0.5 for name in agreement},
             chance=chance,
         )
 

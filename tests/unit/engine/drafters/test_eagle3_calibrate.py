@@ -131,9 +131,12 @@ def test_right_ids_are_left_alone() -> None:
     assert not found.is_chance
 
 
-def test_a_neighbour_that_is_hardly_better_is_not_named() -> None:
-    """52 against 50 in 100 is within three standard errors of 995 positions."""
-    assert told((3, 5, 6), {3: 0.5, 4: 0.52}).better_layers is None
+def test_positions_where_both_agree_tell_nothing() -> None:
+    """Ten drafts of 995 that only the neighbour gets right, and none the other way, are enough."""
+    found = told((3, 5, 6), {3: 0.5, 4: 0.51})
+
+    assert found.differing[1] == pytest.approx(10 / 995)
+    assert found.better_layers == (4, 6, 7)
 
 
 @pytest.mark.parametrize(
@@ -157,11 +160,25 @@ def test_a_head_that_reads_elsewhere_is_chance() -> None:
 # ---------------------------------------------------------------- the decisions
 
 
-def calibration(own: float, *, chance: float = 0.1, n: int = 1000, **others: float) -> Calibration:
-    """Counts as given; `below` and `above` are the neighbours."""
+def calibration(
+    own: float,
+    *,
+    chance: float = 0.1,
+    n: int = 1000,
+    differing: float | None = None,
+    **others: float,
+) -> Calibration:
+    """Counts as given; `below` and `above` are the neighbours, by default as if independent."""
     named = {-1: others.get("below"), 0: own, 1: others.get("above")}
     agreement = {shift: share for shift, share in named.items() if share is not None}
-    return Calibration(layers=(2, 4, 6), num_positions=n, agreement=agreement, chance=chance)
+    apart = 2 * own * (1 - own) if differing is None else differing
+    return Calibration(
+        layers=(2, 4, 6),
+        num_positions=n,
+        agreement=agreement,
+        differing=dict.fromkeys(agreement, apart),
+        chance=chance,
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,6 +193,9 @@ def calibration(own: float, *, chance: float = 0.1, n: int = 1000, **others: flo
         (calibration(0.4, n=10, above=0.6), None),
         (calibration(0.0, above=0.5), (3, 5, 7)),
         (calibration(0.4), None),
+        # 3 sqrt(0.1 / 2037) = 0.0210: two heads that mostly agree need less of a difference
+        (calibration(0.274, above=0.299, n=2037, differing=0.1), (3, 5, 7)),
+        (calibration(0.274, above=0.294, n=2037, differing=0.1), None),
     ],
 )
 def test_a_neighbour_must_be_better_by_three_errors(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from engine.model import Transformer
-from engine.profile import profile_tokens
-from engine.record import record
+from engine.profile import StartProfile, profile_tokens
+from engine.record import Trajectory, record
 from engine.replay import replay
 from engine.training.acceptance import MAX_K, acceptance_table
 from engine.training.heldout import score, to_trajectories
+from engine.training.student import Student
 from engine.training.teacher import Teacher
 from tests.support.tiny_models import random_prompt, request, tiny_engine
 from tests.support.training import (
@@ -49,7 +51,7 @@ def test_the_target_itself_is_accepted(teacher: Teacher, tmp_path: Path) -> None
     hidden = teacher.config.hidden_size
 
     def own(k: int) -> float:
-        def profile(trajectory):  # type: ignore[no-untyped-def]
+        def profile(trajectory: Trajectory) -> StartProfile:
             states = trajectory.features_of(LAYERS)[len(trajectory.request.prompt_tokens) :]
             logits = states[:, -hidden:] @ teacher.output_rows.T
             found = profile_tokens(logits, trajectory, [None], max_drafts=k, max_len=MAX_LEN)
@@ -62,7 +64,9 @@ def test_the_target_itself_is_accepted(teacher: Teacher, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("make", [eagle3_student, pruned_student])
-def test_the_table_is_the_replay(make, teacher: Teacher, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_table_is_the_replay(
+    make: Callable[[Teacher], Student], teacher: Teacher, tmp_path: Path
+) -> None:
     """Every K, task and temperature, equal to replaying that bucket with that K alone."""
     student = make(teacher)
     trajectories = to_trajectories(tiny_examples(teacher, tmp_path), teacher, LAYERS)
