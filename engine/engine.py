@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -160,19 +161,14 @@ class Engine:
             [sequence.tokens[-1], *draft]
             for sequence, draft in zip(sequences, proposal.tokens, strict=True)
         ]
-        layout = make_layout(
-            slots,
-            starts,
-            [len(row) for row in inputs],
-            dtype=self.target.dtype,
-            device=self.target.device,
-        )
+        q_lens = [len(row) for row in inputs]
+        layout = make_layout(slots, starts, q_lens, device=self.target.device)
         flat = torch.tensor([t for row in inputs for t in row], device=self.target.device)
         hidden, features = self.target.forward_with_features(
             flat, layout, self.cache, self._feature_layers
         )
         logits = self.target.logits(hidden)
-        first_rows = [end - len(row) for end, row in zip(layout.row_ends, inputs, strict=True)]
+        first_rows = list(accumulate(q_lens[:-1], initial=0))
         verdict, probs = verify_batch(logits, first_rows, sequences, proposal)
         self.num_fallbacks += verdict.num_fallbacks
         outcomes = []
@@ -294,9 +290,7 @@ class Engine:
         features = []
         for start in range(0, len(tokens), _PREFILL_CHUNK):
             chunk = tokens[start : start + _PREFILL_CHUNK]
-            layout = make_layout(
-                [slot], [start], [len(chunk)], dtype=self.target.dtype, device=self.target.device
-            )
+            layout = make_layout([slot], [start], [len(chunk)], device=self.target.device)
             flat = torch.tensor(chunk, device=self.target.device)
             hidden, chunk_features = self.target.forward_with_features(
                 flat, layout, self.cache, self._feature_layers

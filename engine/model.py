@@ -11,23 +11,29 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from engine.attention import AttentionPass, RotaryTables, attend
 from engine.checkpoint.config import ModelConfig
+from engine.kernels.attention import prepare_attention
+from engine.kernels.backend import Backend, resolve_backend
+from engine.kernels.linear import Linear, RmsNorm, make_linear
+from engine.kernels.rotary import RotaryTables
 from engine.kv_cache import KvCache
 from engine.layout import StepLayout
-from engine.linear import Linear, LinearBackend, make_linear, resolve_backend
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Weights of one layer; q, k, v and gate, up are fused into one product each."""
+    """The four products of one layer.
 
-    attention_norm: Tensor
+    Attributes:
+        qkv: Norm, then queries, keys and values in one product.
+        attention_out: Output of the attention, added to the residual stream.
+        gate_up: Norm, then gate and up in one product, then SwiGLU.
+        down: Output of the MLP, added to the residual stream.
+    """
+
     qkv: Linear
     attention_out: Linear
-    mlp_norm: Tensor
     gate_up: Linear
     down: Linear
 
@@ -43,9 +49,9 @@ class Transformer:
         config: ModelConfig,
         layers: Sequence[DecoderLayer],
         embedding: Tensor,
-        final_norm: Tensor,
+        final_norm: RmsNorm,
         head: Linear,
-        backend: LinearBackend,
+        backend: Backend,
         max_len: int,
     ) -> None:
         """Assemble a model from loaded parts; `from_weights` is the usual way in.
@@ -54,9 +60,9 @@ class Transformer:
             config: The checkpoint's configuration.
             layers: Decoder layers in order.
             embedding: [vocab, hidden].
-            final_norm: [hidden].
+            final_norm: Over the last layer's output.
             head: [num_tokens, hidden] -> [num_tokens, vocab].
-            backend: Linear backend the parts were built with.
+            backend: The one the parts were built with.
             max_len: Positions the rotary tables cover.
         """
         self.config = config
@@ -76,7 +82,7 @@ class Transformer:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
-        backend: LinearBackend | None = None,
+        backend: Backend | None = None,
         max_len: int | None = None,
         head: Linear | None = None,
     ) -> Transformer:
@@ -87,35 +93,43 @@ class Transformer:
             weights: From `read_weights`; any floating dtype.
             dtype: Compute and storage type.
             device: Defaults to the CPU.
-            backend: Linear backend; None resolves to the fastest available.
+            backend: None takes the fastest that works here.
             max_len: Positions to support; None takes the checkpoint's maximum.
             head: Another model's output head to share; None makes one of the weights.
         """
         device = device or torch.device("cpu")
-        backend = backend or resolve_backend(device, dtype)
+        backend = backend or resolve_backend(device, dtype).backend
 
         def get(name: str) -> Tensor:
             return weights[name].to(device=device, dtype=dtype)
 
-        def linear(*names: str, bias: bool = False) -> Linear:
-            weight = torch.cat([get(f"{name}.weight") for name in names])
-            joined = torch.cat([get(f"{name}.bias") for name in names]) if bias else None
-            return make_linear(weight, joined, backend)
+        def norm(name: str) -> RmsNorm:
+            return RmsNorm(get(f"{name}.weight"), config.rms_norm_eps)
+
+        def joined(prefix: str, *parts: str, kind: str = "weight") -> Tensor:
+            return torch.cat([get(f"{prefix}.{part}_proj.{kind}") for part in parts])
 
         layers = []
         for index in range(config.num_layers):
-            prefix = f"model.layers.{index}"
-            attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+            layer = f"model.layers.{index}"
+            attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
             layers.append(
                 DecoderLayer(
-                    attention_norm=get(f"{prefix}.input_layernorm.weight"),
-                    qkv=linear(
-                        *(f"{attention}.{part}_proj" for part in "qkv"), bias=config.qkv_bias
+                    qkv=make_linear(
+                        joined(attention, *"qkv"),
+                        joined(attention, *"qkv", kind="bias") if config.qkv_bias else None,
+                        backend,
+                        norm=norm(f"{layer}.input_layernorm"),
                     ),
-                    attention_out=linear(f"{attention}.o_proj"),
-                    mlp_norm=get(f"{prefix}.post_attention_layernorm.weight"),
-                    gate_up=linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
-                    down=linear(f"{mlp}.down_proj"),
+                    attention_out=make_linear(joined(attention, "o"), None, backend),
+                    gate_up=make_linear(
+                        joined(mlp, "gate", "up"),
+                        None,
+                        backend,
+                        norm=norm(f"{layer}.post_attention_layernorm"),
+                        is_gated=True,
+                    ),
+                    down=make_linear(joined(mlp, "down"), None, backend),
                 )
             )
         embedding = get("model.embed_tokens.weight")
@@ -126,7 +140,7 @@ class Transformer:
             config,
             layers,
             embedding,
-            get("model.norm.weight"),
+            norm("model.norm"),
             head,
             backend,
             max_len or config.max_position_embeddings,
@@ -193,21 +207,13 @@ class Transformer:
         """
         hidden = self.embedding[tokens]
         features = []
-        shared = AttentionPass.prepare(self.config, layout, self._rotary)
-        eps = self.config.rms_norm_eps
-        size = (self.config.hidden_size,)
+        attend = prepare_attention(self.config, layout, self._rotary, cache, self.backend)
         for index, layer in enumerate(self.layers):
             if index in feature_layers:
                 features.append(hidden)
-            normed = functional.rms_norm(hidden, size, layer.attention_norm, eps)
-            attended = attend(
-                self.config, layer.qkv(normed), shared, cache.keys[index], cache.values[index]
-            )
-            hidden = hidden + layer.attention_out(attended)
-            normed = functional.rms_norm(hidden, size, layer.mlp_norm, eps)
-            gate, up = layer.gate_up(normed).chunk(2, dim=-1)
-            hidden = hidden + layer.down(functional.silu(gate).mul_(up))
-        final = functional.rms_norm(hidden, size, self.final_norm, eps)
+            hidden = layer.attention_out(attend(layer.qkv(hidden), index), hidden)
+            hidden = layer.down(layer.gate_up(hidden), hidden)
+        final = self.final_norm(hidden)
         if len(self.layers) in feature_layers:
             features.append(final)
         return final, torch.cat(features, dim=-1) if features else final[:, :0]

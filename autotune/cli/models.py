@@ -21,7 +21,8 @@ def fetch(name: str | None) -> None:
 
     NAME is the embedded model (the default), a folder, or a hub repository as owner/name.
     """
-    from engine.checkpoint.hub import EMBEDDED, default_cache, resolve_model
+    from engine.cache_folder import default_cache
+    from engine.checkpoint.hub import EMBEDDED, resolve_model
 
     wanted = EMBEDDED if name is None else name
     click.echo(resolve_model(wanted, default_cache(), output.note))
@@ -34,7 +35,8 @@ def list_(as_json: bool) -> None:
 
     Hub repositories are in the hub client's cache and not listed.
     """
-    from engine.checkpoint.hub import default_cache, list_models
+    from engine.cache_folder import default_cache
+    from engine.checkpoint.hub import list_models
 
     models = list_models(default_cache())
     if as_json:

@@ -23,7 +23,8 @@ from autotune.training.students import check_target, recorded_layers
 from autotune.tuning.requests import to_requests
 from engine.checkpoint.config import ModelConfig, read_config
 from engine.checkpoint.fingerprint import weights_fingerprint
-from engine.checkpoint.hub import default_cache, resolve_model
+from engine.cache_folder import default_cache
+from engine.checkpoint.hub import resolve_model
 from engine.checkpoint.safetensors_reader import read_weights
 from engine.engine import Engine
 from engine.errors import TrainingError

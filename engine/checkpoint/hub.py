@@ -7,7 +7,6 @@ of the hub's own client, so that other programs on the host share the download.
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import shutil
 import tempfile
@@ -75,16 +74,6 @@ class SnapshotDownload(Protocol):
         self, repo_id: str, *, allow_patterns: list[str], ignore_patterns: list[str]
     ) -> str:
         """Fetch the files of a repository that match and return their folder."""
-
-
-def default_cache() -> Path:
-    """Our cache folder: `$SPECTUNED_CACHE`, else `spectuned` in the user's cache folder."""
-    own = os.environ.get("SPECTUNED_CACHE")
-    if own:
-        return Path(own).expanduser()
-    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification asks to ignore a relative path.
-    return (shared if shared.is_absolute() else Path.home() / ".cache") / "spectuned"
 
 
 def resolve_model(

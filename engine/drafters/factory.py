@@ -20,8 +20,8 @@ from engine.drafters.model import LayerSkipDrafter, ModelDrafter
 from engine.drafters.ngram import NgramDrafter
 from engine.engine import Engine
 from engine.errors import CheckpointError, EngineError, WeightsError
+from engine.kernels.linear import pack_linears
 from engine.kv_cache import KvCache
-from engine.linear import pack_linears
 from engine.model import Transformer
 from engine.tokenizer import Tokenizer, require_same_vocabulary
 
@@ -162,6 +162,7 @@ def _build_eagle3(
         head,
         target.embedding if embedding is None else embedding,
         KvCache.allocate(decoder, slots, max_len, target.dtype, target.device),
+        backend=target.backend,
         num_weight_bytes=num_weight_bytes,
     )
 

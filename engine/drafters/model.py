@@ -131,9 +131,7 @@ class ModelDrafter:
         """
         start = self._share_prompt(len(prompt_tokens), target_kv)
         tokens = [*prompt_tokens, *output_tokens[:-1]]
-        layout = make_layout(
-            [0], [start], [len(tokens) - start], dtype=self.model.dtype, device=self.model.device
-        )
+        layout = make_layout([0], [start], [len(tokens) - start], device=self.model.device)
         hidden = self.model.forward(self._readable(tokens[start:]), layout, self.cache)
         self._processed(0, len(tokens))
         return self._on_target_vocabulary(self.model.logits(hidden[1 - len(output_tokens) :]))
@@ -159,13 +157,10 @@ class ModelDrafter:
     def _forward(self, slots: list[int], tokens: list[list[int]], starts: list[int]) -> Tensor:
         """Process new tokens of each row; logits [B, vocab] after each row's last one."""
         model = self.model
-        layout = make_layout(
-            slots, starts, [len(part) for part in tokens], dtype=model.dtype, device=model.device
-        )
+        layout = make_layout(slots, starts, [len(part) for part in tokens], device=model.device)
         flat = self._readable([token for part in tokens for token in part])
         hidden = model.forward(flat, layout, self.cache)
-        ends = torch.tensor(layout.row_ends, device=model.device) - 1
-        return self._on_target_vocabulary(model.logits(hidden[ends]))
+        return self._on_target_vocabulary(model.logits(hidden[layout.row_ends - 1]))
 
     def _readable(self, tokens: list[int]) -> Tensor:
         """[T] int64; ids beyond the draft's embedding become its last: any draft is lossless."""

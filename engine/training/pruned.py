@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from engine.attention import RotaryTables, rotate
 from engine.checkpoint.config import ModelConfig
+from engine.kernels.rotary import RotaryTables, rotate
 from engine.modules import AttentionProjections, GatedMlp
 from engine.profile import StartProfile, profile_tokens
 from engine.record import Trajectory

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.attention import RotaryTables
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.safetensors_reader import EMBEDDING, OUTPUT_HEAD
+from engine.kernels.rotary import RotaryTables
 from engine.training.corpus import Example
 
 GREEDY_TEMPERATURE = 0.5

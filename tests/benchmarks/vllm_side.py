@@ -137,7 +137,7 @@ def _scored(
     """An answer of another engine, with our target's law and states at its tokens."""
     tokens = [*request.prompt_tokens, *output[:-1]]
     target = engine.target
-    layout = make_layout([0], [0], [len(tokens)], dtype=target.dtype, device=target.device)
+    layout = make_layout([0], [0], [len(tokens)], device=target.device)
     flat = torch.tensor(tokens, device=target.device)
     hidden, states = target.forward_with_features(flat, layout, engine.cache, layers)
     params = request.params

@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from engine.cache_folder import default_cache
 from engine.checkpoint.config import read_config
-from engine.checkpoint.hub import EMBEDDED, default_cache, resolve_model
+from engine.checkpoint.hub import EMBEDDED, resolve_model
 from engine.checkpoint.safetensors_reader import read_weights
 from engine.drafters.base import Drafter
 from engine.drafters.ngram import NgramDrafter

@@ -12,9 +12,10 @@ from autotune.progress import Silent
 from autotune.settings import DEFAULT_TARGET, TuneSettings
 from autotune.shipped import shipped_drafters
 from autotune.tuning.drafters import build_drafters
+from engine.cache_folder import default_cache
 from engine.checkpoint.config import read_config
 from engine.checkpoint.fingerprint import weights_fingerprint
-from engine.checkpoint.hub import EMBEDDED, default_cache, resolve_model
+from engine.checkpoint.hub import EMBEDDED, resolve_model
 from engine.checkpoint.safetensors_reader import read_weights
 from engine.drafters.base import Drafter
 from engine.drafters.factory import from_folder, wanted_features

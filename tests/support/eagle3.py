@@ -12,12 +12,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from engine.attention import RotaryTables
 from engine.checkpoint.eagle3_config import Eagle3Config
 from engine.drafters.eagle3.drafter import Eagle3Drafter
 from engine.drafters.eagle3.head import Eagle3Head
 from engine.drafters.eagle3.unroll import unroll
 from engine.engine import Engine
+from engine.kernels.rotary import RotaryTables
 from engine.kv_cache import KvCache
 from engine.layout import make_layout
 from engine.model import Transformer
@@ -44,7 +44,7 @@ def eagle3_with(
     cache = KvCache.allocate(
         head.config.decoder, engine.cache.num_slots, engine.max_len, target.dtype, target.device
     )
-    return kind("eagle3", head, target.embedding, cache, num_weight_bytes=0)
+    return kind("eagle3", head, target.embedding, cache, backend=target.backend, num_weight_bytes=0)
 
 
 def columns_of(vocab_size: int) -> list[int]:
@@ -144,9 +144,7 @@ def _lessons(target: Transformer, texts: Tensor, layers: tuple[int, ...]) -> tup
     """The target's states, and its law over the head's columns after every token but the last."""
     rows, length = texts.shape[0], texts.shape[1] - 1
     cache = KvCache.allocate(target.config, rows, length, target.dtype, target.device)
-    layout = make_layout(
-        range(rows), [0] * rows, [length] * rows, dtype=target.dtype, device=target.device
-    )
+    layout = make_layout(range(rows), [0] * rows, [length] * rows, device=target.device)
     with torch.no_grad():
         hidden, features = target.forward_with_features(
             texts[:, :-1].flatten(), layout, cache, layers

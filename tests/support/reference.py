@@ -41,12 +41,11 @@ def plain_logits(model: Transformer, rows: list[tuple[int, ...]]) -> torch.Tenso
         range(len(rows)),
         [0] * len(rows),
         [length] * len(rows),
-        dtype=model.dtype,
         device=model.device,
     )
     with torch.inference_mode():
         hidden = model.forward(torch.tensor(rows).flatten(), layout, cache)
-        return model.logits(hidden[torch.tensor(layout.row_ends) - 1])
+        return model.logits(hidden[layout.row_ends - 1])
 
 
 def output_law(

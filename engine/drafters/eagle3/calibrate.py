@@ -89,7 +89,7 @@ def calibrate(
         if len(tokens) < 3:
             continue
         flat = torch.tensor(tokens, device=target.device)
-        layout = make_layout([0], [0], [len(tokens)], dtype=target.dtype, device=target.device)
+        layout = make_layout([0], [0], [len(tokens)], device=target.device)
         hidden, states = target.forward_with_features(flat, layout, engine.cache, wanted)
         truth = target.logits(hidden[1:]).argmax(dim=-1)
         counts += torch.bincount(truth.cpu(), minlength=counts.shape[0])

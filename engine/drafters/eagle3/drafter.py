@@ -8,13 +8,15 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from engine.attention import AttentionPass, RotaryTables, attend
 from engine.drafters.base import DrafterSnapshot, Proposal
 from engine.drafters.draw import draft_probs, draft_temperatures, draw
 from engine.drafters.eagle3.forced import forced_logits
 from engine.drafters.eagle3.head import Eagle3Head
 from engine.drafters.eagle3.unroll import unroll
 from engine.errors import EngineError
+from engine.kernels.attention import prepare_attention
+from engine.kernels.backend import Backend
+from engine.kernels.rotary import RotaryTables
 from engine.kv_cache import KvCache
 from engine.layout import make_layout
 from engine.record import Trajectory
@@ -39,6 +41,7 @@ class Eagle3Drafter:
         embedding: Tensor,
         cache: KvCache,
         *,
+        backend: Backend,
         num_weight_bytes: int,
     ) -> None:
         """Wrap a head.
@@ -48,6 +51,7 @@ class Eagle3Drafter:
             head: In the target's dtype and on its device.
             embedding: [vocab, hidden], usually the target's own.
             cache: Memory of one layer for the engine's slots.
+            backend: Of the attention.
             num_weight_bytes: Bytes of weights that only this drafter needs.
         """
         config = head.config
@@ -57,6 +61,7 @@ class Eagle3Drafter:
         self.cache = cache
         self.columns = head.target_ids
         self._embedding = embedding
+        self._backend = backend
         self._num_weight_bytes = num_weight_bytes
         self._rotary = RotaryTables.build(
             config.decoder, cache.max_len, embedding.dtype, embedding.device
@@ -224,17 +229,16 @@ class Eagle3Drafter:
             [B, hidden], the output of each row's last pair, before the final norm.
         """
         device = feature.device
-        layout = make_layout(
-            slots, starts, [len(row) for row in tokens], dtype=feature.dtype, device=device
-        )
+        layout = make_layout(slots, starts, [len(row) for row in tokens], device=device)
         ids = torch.tensor([token for row in tokens for token in row], device=device)
         joined, residual = self.head.attention_input(self._embedding[ids], feature)
         attention = self.head.midlayer.self_attn
         qkv = torch.cat(
             (attention.q_proj(joined), attention.k_proj(joined), attention.v_proj(joined)), dim=-1
         )
-        decoder = self.head.config.decoder
-        shared = AttentionPass.prepare(decoder, layout, self._rotary)
-        attended = attend(decoder, qkv, shared, self.cache.keys[0], self.cache.values[0])
-        ends = [end - 1 for end in layout.row_ends]
+        attend = prepare_attention(
+            self.head.config.decoder, layout, self._rotary, self.cache, self._backend
+        )
+        attended = attend(qkv, 0)
+        ends = layout.row_ends - 1
         return self.head.after_attention(attended[ends], residual[ends])

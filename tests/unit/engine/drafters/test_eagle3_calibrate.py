@@ -95,7 +95,9 @@ def reading(layers: tuple[int, ...]) -> Eagle3Drafter:
     head.midlayer.mlp.down_proj.weight.zero_()
     head.lm_head.weight.copy_(torch.eye(VOCAB, WIDTH))
     cache = KvCache.allocate(head.config.decoder, 1, 256, torch.float32, CPU)
-    return Eagle3Drafter("head", head, torch.ones(VOCAB, WIDTH), cache, num_weight_bytes=0)
+    return Eagle3Drafter(
+        "head", head, torch.ones(VOCAB, WIDTH), cache, backend="torch", num_weight_bytes=0
+    )
 
 
 def told(layers: tuple[int, ...], shares: dict[int, float], default: float = 0.1) -> Calibration:

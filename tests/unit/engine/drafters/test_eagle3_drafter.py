@@ -68,7 +68,9 @@ def eagle3(engine: Engine) -> Eagle3Drafter:
         torch.float32,
         torch.device("cpu"),
     )
-    return Eagle3Drafter("eagle3", HEAD, TARGET.embedding, cache, num_weight_bytes=1000)
+    return Eagle3Drafter(
+        "eagle3", HEAD, TARGET.embedding, cache, backend="torch", num_weight_bytes=1000
+    )
 
 
 def admitted(temperatures: tuple[float, ...]) -> tuple[Engine, Eagle3Drafter]:
@@ -86,7 +88,7 @@ def admitted(temperatures: tuple[float, ...]) -> tuple[Engine, Eagle3Drafter]:
 def states_of(tokens: list[int]) -> Tensor:
     """[tokens, width], by one fresh pass of the target."""
     cache = KvCache.allocate(TARGET.config, 1, len(tokens), torch.float32, torch.device("cpu"))
-    layout = make_layout([0], [0], [len(tokens)], dtype=torch.float32, device=torch.device("cpu"))
+    layout = make_layout([0], [0], [len(tokens)], device=torch.device("cpu"))
     with torch.inference_mode():
         return TARGET.forward_with_features(torch.tensor(tokens), layout, cache, LAYERS)[1]
 

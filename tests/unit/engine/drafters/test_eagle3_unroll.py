@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.attention import RotaryTables
 from engine.checkpoint.eagle3_config import Eagle3Config
 from engine.drafters.eagle3.forced import forced_logits
 from engine.drafters.eagle3.head import Eagle3Head
 from engine.drafters.eagle3.unroll import unroll
 from engine.errors import EngineError
+from engine.kernels.rotary import RotaryTables
 from engine.profile import profile_steps
 from engine.record import Trajectory, record
 from tests.support.eagle3_reference import Array, HeadShape, forced_chain

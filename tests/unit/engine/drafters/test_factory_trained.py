@@ -29,8 +29,8 @@ from engine.drafters.factory import (
 from engine.drafters.model import ModelDrafter
 from engine.engine import Engine
 from engine.errors import CheckpointError, EngineError, VocabularyMismatchError, WeightsError
+from engine.kernels.linear import PackedLinear
 from engine.kv_cache import KvCache
-from engine.linear import PackedLinear
 from engine.model import Transformer
 from engine.training.export import write_eagle3, write_pruned
 from engine.training.pruned import new_draft

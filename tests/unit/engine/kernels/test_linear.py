@@ -7,7 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from engine.linear import LinearBackend, PackedLinear, make_linear, pack_linears, resolve_backend
+from engine.kernels.linear import (
+    LinearBackend,
+    PackedLinear,
+    make_linear,
+    pack_linears,
+    resolve_backend,
+)
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,1 @@
+"""Kernels in C++ for CPUs: built by the machine's own compiler when first used, and kept."""

@@ -1,0 +1,249 @@
+// Rotary positions and causal attention of new tokens over their rows' cached keys and values.
+//
+// Keys are taken in blocks that begin at multiples of BLOCK, with a running maximum and sum
+// (Milakov and Gimelshein 2018; Dao et al. 2022). The result of a query depends on its own context
+// alone, not on batch mates, on the other queries of its row or on the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "vectors.h"
+
+constexpr int64_t BLOCK = 32;          // keys and values of a block stay in the first-level cache
+constexpr int64_t CACHE_LINE = 16;     // floats
+constexpr int64_t MAX_QUERIES = 32;    // that share a pass over the context
+constexpr int64_t WORTH_SHARING = 1 << 14;  // multiplications that pay for waking the threads
+
+struct Attention {
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t slot_stride;  // floats from one slot's keys to the next one's
+  int64_t head_stride;  // floats from one head's keys to the next one's
+  int64_t num_rows;
+  const int64_t* row_ends;   // [num_rows], cumulative, into the tokens
+  const int64_t* positions;  // [tokens]
+  const int64_t* slots;      // [tokens]
+  const float* cos;          // [max_len, head_dim / 2]
+  const float* sin;
+};
+
+struct Query {
+  const float* vector;
+  float* out;
+  int64_t length;  // keys it sees
+  float largest;
+  float total;
+};
+
+static inline void rotate(const float* x, const float* cos, const float* sin, int64_t head_dim,
+                          float scale, float* out) {
+  int64_t half = head_dim / 2;
+  for (int64_t i = 0; i < half; i++) {
+    float first = x[i], second = x[i + half];
+    out[i] = (first * cos[i] - second * sin[i]) * scale;
+    out[i + half] = (second * cos[i] + first * sin[i]) * scale;
+  }
+}
+
+// Memory to fetch while something else is computed: a little at each of BLOCK / LANES steps, since
+// a processor waits when it is asked for too much at once.
+struct Ahead {
+  const float* from;
+  int64_t count;  // floats
+  void step(int64_t index) const {
+    constexpr int64_t STEPS = BLOCK / LANES;
+    const float* end = from + count * (index + 1) / STEPS;
+    for (const float* at = from + count * index / STEPS; at < end; at += CACHE_LINE)
+      __builtin_prefetch(at);
+  }
+};
+
+template <int VECTORS>
+static inline Vec dot(const float* query, const float* key, int64_t head_dim) {
+  Vec sum = load(query) * load(key);
+  if (VECTORS > 0) {
+#pragma GCC unroll 16
+    for (int v = 1; v < VECTORS; v++) sum += load(query + v * LANES) * load(key + v * LANES);
+  } else {
+    for (int64_t d = LANES; d < head_dim; d += LANES) sum += load(query + d) * load(key + d);
+  }
+  return sum;
+}
+
+// scores[j] = query . key j, for `count` keys; what lies beyond up to the next whole vector is
+// computed from the last key.
+template <int VECTORS>
+static inline void score(const float* query, const float* keys, int64_t count, int64_t head_dim,
+                         Ahead ahead, float* scores) {
+  for (int64_t j = 0; j < count; j += LANES) {
+    ahead.step(j / LANES);
+    Vec pairs[LANES / 2];
+#pragma GCC unroll 8
+    for (int pair = 0; pair < LANES / 2; pair++) {
+      const float* first = keys + std::min(j + 2 * pair, count - 1) * head_dim;
+      const float* second = keys + std::min(j + 2 * pair + 1, count - 1) * head_dim;
+      pairs[pair] = add_neighbours(dot<VECTORS>(query, first, head_dim),
+                                   dot<VECTORS>(query, second, head_dim));
+    }
+    store(scores + j, add_across(pairs));
+  }
+}
+
+// out = out * decay + sum over j of weights[j] * value j, on VECTORS vectors of a head.
+template <int VECTORS>
+static inline void blend(const float* weights, const float* values, int64_t count,
+                         int64_t head_dim, float decay, Ahead ahead, float* out) {
+  Vec sums[VECTORS];
+#pragma GCC unroll 8
+  for (int v = 0; v < VECTORS; v++) sums[v] = load(out + v * LANES) * decay;
+  for (int64_t j = 0; j < count; j++) {
+    if (j % LANES == 0) ahead.step(j / LANES);
+    Vec weight = broadcast(weights[j]);
+#pragma GCC unroll 8
+    for (int v = 0; v < VECTORS; v++) sums[v] += weight * load(values + j * head_dim + v * LANES);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < VECTORS; v++) store(out + v * LANES, sums[v]);
+}
+
+static void take_block(Query& query, const float* keys, const float* values, int64_t count,
+                       int64_t head_dim, Ahead next_keys, Ahead next_values) {
+  float scores[BLOCK];
+  switch (head_dim / LANES) {
+    case 4: score<4>(query.vector, keys, count, head_dim, next_keys, scores); break;
+    case 8: score<8>(query.vector, keys, count, head_dim, next_keys, scores); break;
+    default: score<0>(query.vector, keys, count, head_dim, next_keys, scores);
+  }
+  for (int64_t j = count; j < BLOCK; j++) scores[j] = -INFINITY;
+  Vec highest = broadcast(query.largest);
+  for (int64_t j = 0; j < BLOCK; j += LANES)
+    highest = select(load(scores + j) > highest, load(scores + j), highest);
+  float largest = max_lane(highest);
+  Vec sums{};
+  for (int64_t j = 0; j < BLOCK; j += LANES) {
+    Vec weights = exponential(load(scores + j) - largest);
+    store(scores + j, weights);
+    sums += weights;
+  }
+  float decay = query.total == 0.0f ? 0.0f : exponential(broadcast(query.largest - largest))[0];
+  query.total = query.total * decay + add_lanes(sums);
+  query.largest = largest;
+  int64_t d = 0;
+  for (; d + 8 * LANES <= head_dim; d += 8 * LANES)
+    blend<8>(scores, values + d, count, head_dim, decay, d ? Ahead{} : next_values, query.out + d);
+  for (; d + 4 * LANES <= head_dim; d += 4 * LANES)
+    blend<4>(scores, values + d, count, head_dim, decay, d ? Ahead{} : next_values, query.out + d);
+  for (; d < head_dim; d += LANES)
+    blend<1>(scores, values + d, count, head_dim, decay, Ahead{}, query.out + d);
+}
+
+static void attend_queries(Query* queries, int64_t num_queries, const float* keys,
+                           const float* values, int64_t head_dim) {
+  int64_t longest = 0;
+  for (int64_t i = 0; i < num_queries; i++) {
+    longest = std::max(longest, queries[i].length);
+    std::fill(queries[i].out, queries[i].out + head_dim, 0.0f);
+  }
+  for (int64_t start = 0; start < longest; start += BLOCK) {
+    int64_t next = start + BLOCK, left = std::max<int64_t>(0, std::min(BLOCK, longest - next));
+    for (int64_t i = 0; i < num_queries; i++) {
+      // Each query fetches a part of the next block.
+      int64_t from = (next + left * i / num_queries) * head_dim;
+      int64_t part = (next + left * (i + 1) / num_queries) * head_dim - from;
+      int64_t count = std::min(BLOCK, queries[i].length - start);
+      if (count > 0)
+        take_block(queries[i], keys + start * head_dim, values + start * head_dim, count, head_dim,
+                   {keys + from, part}, {values + from, part});
+    }
+  }
+  for (int64_t i = 0; i < num_queries; i++)
+    for (int64_t d = 0; d < head_dim; d++) queries[i].out[d] /= queries[i].total;
+}
+
+// Some tokens of a row with some heads of a group: all read the same keys and values.
+struct Task {
+  int64_t first_token;
+  int64_t num_tokens;
+  int64_t first_head;
+  int64_t num_heads;
+};
+
+static void plan(const Attention& attention, std::vector<Task>& tasks) {
+  int64_t group = attention.num_heads / attention.num_kv_heads;
+  // Few rows: the heads of a group go to different threads, at the price of reading keys twice.
+  bool is_shared = attention.num_rows * attention.num_kv_heads >= 16 && group <= MAX_QUERIES;
+  int64_t num_heads = is_shared ? group : 1, num_tokens = MAX_QUERIES / num_heads;
+  int64_t first = 0;
+  tasks.clear();
+  for (int64_t row = 0; row < attention.num_rows; row++) {
+    int64_t end = attention.row_ends[row];
+    for (int64_t token = first; token < end; token += num_tokens)
+      for (int64_t head = 0; head < attention.num_heads; head += num_heads)
+        tasks.push_back({token, std::min(num_tokens, end - token), head, num_heads});
+    first = end;
+  }
+}
+
+static void run_task(const Attention& attention, const Task& task, const float* rotated,
+                     const float* keys, const float* values, float* out) {
+  Query queries[MAX_QUERIES];
+  int64_t dim = attention.head_dim, count = 0;
+  for (int64_t i = 0; i < task.num_tokens; i++)
+    for (int64_t head = task.first_head; head < task.first_head + task.num_heads; head++) {
+      int64_t token = task.first_token + i, at = (token * attention.num_heads + head) * dim;
+      queries[count++] = {rotated + at, out + at, attention.positions[token] + 1, -INFINITY, 0.0f};
+    }
+  int64_t group = attention.num_heads / attention.num_kv_heads;
+  int64_t cached = attention.slots[task.first_token] * attention.slot_stride +
+                   task.first_head / group * attention.head_stride;
+  attend_queries(queries, count, keys + cached, values + cached, dim);
+}
+
+// The rotated queries of a token; its keys and values go to the cache.
+static void take_in(const Attention& attention, int64_t token, const float* qkv, float* rotated,
+                    float* keys, float* values) {
+  int64_t dim = attention.head_dim, num_heads = attention.num_heads;
+  int64_t num_kv = attention.num_kv_heads, position = attention.positions[token];
+  const float* heads = qkv + token * (num_heads + 2 * num_kv) * dim;
+  const float* cos = attention.cos + position * dim / 2;
+  const float* sin = attention.sin + position * dim / 2;
+  int64_t cached = attention.slots[token] * attention.slot_stride + position * dim;
+  float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  for (int64_t head = 0; head < num_heads; head++)
+    rotate(heads + head * dim, cos, sin, dim, scale, rotated + (token * num_heads + head) * dim);
+  for (int64_t head = 0; head < num_kv; head++) {
+    int64_t at = cached + head * attention.head_stride;
+    const float* value = heads + (num_heads + num_kv + head) * dim;
+    rotate(heads + (num_heads + head) * dim, cos, sin, dim, 1.0f, keys + at);
+    std::copy(value, value + dim, values + at);
+  }
+}
+
+// qkv [tokens, num_heads + 2 num_kv_heads, head_dim] -> out [tokens, num_heads, head_dim]; writes
+// the tokens' keys and values into the cache first.
+static void run_attention(const Attention& attention, const float* qkv, float* keys, float* values,
+                          float* out) {
+  static thread_local std::vector<float> kept;
+  static thread_local std::vector<Task> planned;
+  int64_t num_tokens = attention.row_ends[attention.num_rows - 1];
+  int64_t width = attention.num_heads * attention.head_dim;
+  kept.resize(num_tokens * width);
+  plan(attention, planned);
+  float* rotated = kept.data();
+  const Task* tasks = planned.data();
+  int64_t num_tasks = planned.size(), work = 0;
+  for (int64_t token = 0; token < num_tokens; token++)
+    work += (attention.positions[token] + 1) * width;
+#pragma omp parallel if (work > WORTH_SHARING)
+  {
+#pragma omp for schedule(static)
+    for (int64_t token = 0; token < num_tokens; token++)
+      take_in(attention, token, qkv, rotated, keys, values);
+#pragma omp for schedule(dynamic)
+    for (int64_t index = 0; index < num_tasks; index++)
+      run_task(attention, tasks[index], rotated, keys, values, out);
+  }
+}

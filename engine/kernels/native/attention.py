@@ -1,0 +1,66 @@
+"""Attention by the native kernels."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from engine.checkpoint.config import ModelConfig
+from engine.kernels.native.library import AttentionStruct, loaded
+from engine.kernels.rotary import RotaryTables
+from engine.kv_cache import KvCache
+from engine.layout import StepLayout
+
+
+class NativeAttention:
+    """One forward pass over a ragged batch; `engine.kernels.attention` is the reference."""
+
+    def __init__(
+        self, config: ModelConfig, layout: StepLayout, tables: RotaryTables, cache: KvCache
+    ) -> None:
+        """Describe the pass once for all layers.
+
+        Args:
+            config: Gives the heads; the head dimension must suit the library's vectors.
+            layout: Where each token belongs.
+            tables: Cosines and sines of all positions.
+            cache: Float32, on the CPU.
+        """
+        self._library = loaded()
+        self._cache = cache
+        self._width = config.num_heads * config.head_dim
+        self._kept = (layout, tables)  # the structure points into them
+        self._struct = ctypes.pointer(
+            AttentionStruct(
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                slot_stride=cache.keys.stride(1),
+                head_stride=cache.keys.stride(2),
+                num_rows=layout.batch_size,
+                row_ends=layout.row_ends.data_ptr(),
+                positions=layout.positions.data_ptr(),
+                slots=layout.token_slots.data_ptr(),
+                cos=tables.cos.data_ptr(),
+                sin=tables.sin.data_ptr(),
+            )
+        )
+
+    def __call__(self, qkv: Tensor, layer: int) -> Tensor:
+        """See `engine.kernels.attention.Attention`."""
+        out = torch.empty(qkv.shape[0], self._width)
+        self._library.attend(
+            self._struct,
+            qkv.contiguous().data_ptr(),
+            self._cache.keys[layer].data_ptr(),
+            self._cache.values[layer].data_ptr(),
+            out.data_ptr(),
+        )
+        return out
+
+
+def suits(config: ModelConfig) -> bool:
+    """Whether the kernel computes heads of this size."""
+    return config.head_dim % loaded().lanes == 0

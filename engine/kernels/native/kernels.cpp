@@ -1,0 +1,28 @@
+// What the library offers to `library.py`: plain C functions over float32 memory.
+#include "attention.h"
+#include "linear.h"
+
+extern "C" {
+
+int64_t lanes() { return LANES; }
+
+// Bytes of the panels of a linear layer.
+int64_t packed_bytes(const Linear* linear) {
+  int64_t width = linear->is_gated ? LANES : PANEL;
+  int64_t num_panels = (linear->num_out + width - 1) / width;
+  return num_panels * linear->num_in * PANEL * (linear->is_bfloat16 ? 2 : 4);
+}
+
+void pack(const Linear* linear, const float* weight, void* panels) {
+  pack_linear(*linear, weight, panels);
+}
+
+void multiply(const Linear* linear, const float* x, int64_t rows, const float* residual,
+              float* out) {
+  run_linear(*linear, x, rows, residual, out);
+}
+
+void attend(const Attention* attention, const float* qkv, float* keys, float* values, float* out) {
+  run_attention(*attention, qkv, keys, values, out);
+}
+}

@@ -1,0 +1,98 @@
+"""The native library in this process: loaded once, checked once, or a reason why not."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_float, c_int64, c_void_p
+from functools import cache
+
+from engine.cache_folder import default_cache
+from engine.kernels.native.build import BuildError, build
+
+
+class LinearStruct(ctypes.Structure):
+    """`struct Linear` of `linear.h`."""
+
+    _fields_ = (
+        ("panels", c_void_p),
+        ("bias", c_void_p),
+        ("norm", c_void_p),
+        ("num_in", c_int64),
+        ("num_out", c_int64),
+        ("is_bfloat16", c_int64),
+        ("is_gated", c_int64),
+        ("eps", c_float),
+    )
+
+
+class AttentionStruct(ctypes.Structure):
+    """`struct Attention` of `attention.h`."""
+
+    _fields_ = (
+        ("num_heads", c_int64),
+        ("num_kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("slot_stride", c_int64),
+        ("head_stride", c_int64),
+        ("num_rows", c_int64),
+        ("row_ends", c_void_p),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+    )
+
+
+class Library:
+    """The functions of `kernels.cpp`. Pointers are to contiguous float32 memory.
+
+    Attributes:
+        lanes: Floats of a vector register; head dimensions must be multiples.
+        packed_bytes: (linear) -> bytes of its panels.
+        pack: (linear, weight, panels).
+        multiply: (linear, x, rows, residual or None, out).
+        attend: (attention, qkv, keys, values, out).
+    """
+
+    def __init__(self, path: str) -> None:
+        """Load the library.
+
+        Raises:
+            OSError: It does not load.
+        """
+        loaded = ctypes.CDLL(path)
+        loaded.lanes.restype = c_int64
+        self.lanes = int(loaded.lanes())
+        self.packed_bytes = loaded.packed_bytes
+        self.packed_bytes.argtypes = [POINTER(LinearStruct)]
+        self.packed_bytes.restype = c_int64
+        self.pack = loaded.pack
+        self.pack.argtypes = [POINTER(LinearStruct), c_void_p, c_void_p]
+        self.pack.restype = None
+        self.multiply = loaded.multiply
+        self.multiply.argtypes = [POINTER(LinearStruct), c_void_p, c_int64, c_void_p, c_void_p]
+        self.multiply.restype = None
+        self.attend = loaded.attend
+        self.attend.argtypes = [POINTER(AttentionStruct), c_void_p, c_void_p, c_void_p, c_void_p]
+        self.attend.restype = None
+
+
+@cache
+def load() -> Library | str:
+    """The library, or the reason in one line why there is none. Builds it when first called."""
+    try:
+        return Library(str(build(default_cache())))
+    except (BuildError, OSError) as error:
+        return str(error)
+
+
+def loaded() -> Library:
+    """The library where the native backend was chosen, so that it is known to load.
+
+    Raises:
+        RuntimeError: It does not load here.
+    """
+    library = load()
+    if isinstance(library, str):
+        raise RuntimeError(f"native kernels: {library}")
+    return library

@@ -1,0 +1,71 @@
+"""A linear layer by the native kernels, with the norm before and the addition after it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from engine.kernels.native.library import LinearStruct, loaded
+
+
+class NativeLinear:
+    """y = f(norm(x) W^T + b) + residual in one call; `engine.kernels.linear` is the reference.
+
+    Outputs are equal to the bit for any number of rows. Weights that are bfloat16 numbers are
+    kept as such, which halves what a step reads; all arithmetic is float32 either way.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        norm: Tensor | None,
+        eps: float,
+        *,
+        is_gated: bool,
+    ) -> None:
+        """Pack the weight.
+
+        Args:
+            weight: [out, in] float32 on the CPU; gated, [2 out, in] with the gate's rows first.
+            bias: [out] or None; not with a gate.
+            norm: [in], weight of an RMSNorm over the input, or None.
+            eps: Of the norm.
+            is_gated: silu(gate) * up (Shazeer 2020).
+        """
+        weight = weight.contiguous()
+        num_rows, num_in = weight.shape
+        self._library = loaded()
+        self.num_out = num_rows // 2 if is_gated else num_rows
+        self._bias = None if bias is None else bias.contiguous()
+        self._norm = None if norm is None else norm.contiguous()
+        struct = LinearStruct(
+            bias=None if self._bias is None else self._bias.data_ptr(),
+            norm=None if self._norm is None else self._norm.data_ptr(),
+            num_in=num_in,
+            num_out=self.num_out,
+            is_bfloat16=torch.equal(weight.bfloat16().float(), weight),
+            is_gated=is_gated,
+            eps=eps,
+        )
+        self._struct = ctypes.pointer(struct)
+        self._panels = torch.empty(self._library.packed_bytes(self._struct), dtype=torch.uint8)
+        struct.panels = self._panels.data_ptr()
+        self._library.pack(self._struct, weight.data_ptr(), self._panels.data_ptr())
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[..., in] -> [..., out]."""
+        x = x.contiguous()
+        out = torch.empty((*x.shape[:-1], self.num_out))
+        if residual is not None:
+            residual = residual.contiguous()
+        self._library.multiply(
+            self._struct,
+            x.data_ptr(),
+            out.numel() // self.num_out,
+            None if residual is None else residual.data_ptr(),
+            out.data_ptr(),
+        )
+        return out

@@ -1,0 +1,74 @@
+"""The requests of `bench_engine`: cut from the held-out prompts, the same ids for everybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.tokenizer import Tokenizer
+from tests.benchmarks.contest import Task
+
+ASSISTED = "assisted"
+_HELDOUT = Path(__file__).resolve().parents[2] / "assets" / "drafters" / "recipe" / "heldout.jsonl"
+_PROMPT_TOKENS = 32
+_MAX_TOKENS = 64
+_MIN_REQUESTS = 2  # a single request at batch 1 would be over too soon
+
+
+def plain_name(batch: int) -> str:
+    """Name of the task that decodes without drafts."""
+    return f"batch {batch}"
+
+
+def plain_tasks(tokenizer: Tokenizer, batches: Sequence[int]) -> list[Task]:
+    """Plain decoding at every batch size, short prompts of equal length."""
+    prompts = short_prompts(tokenizer, max(*batches, _MIN_REQUESTS))
+    return [
+        Task(
+            name=plain_name(batch),
+            batch=batch,
+            prompts=prompts[: max(batch, _MIN_REQUESTS)],
+            max_tokens=_MAX_TOKENS,
+        )
+        for batch in batches
+    ]
+
+
+def short_prompts(tokenizer: Tokenizer, count: int) -> tuple[tuple[int, ...], ...]:
+    """The first tokens of held-out texts.
+
+    Raises:
+        ValueError: There are not as many texts of that length.
+    """
+    texts = (body["messages"][0]["content"] for body in _heldout())
+    encoded = (tokenizer.encode(text) for text in texts)
+    cut = [tuple(ids[:_PROMPT_TOKENS]) for ids in encoded if len(ids) >= _PROMPT_TOKENS]
+    if len(cut) < count:
+        raise ValueError(f"{_HELDOUT}: {len(cut)} texts of {_PROMPT_TOKENS} tokens, need {count}")
+    return tuple(cut[:count])
+
+
+def assisted_task(tokenizer: Tokenizer, num_drafts: int) -> Task:
+    """One held-out chat of each kind, one after the other, with a draft model."""
+    chats: dict[str, tuple[int, ...]] = {}
+    for body in _heldout():
+        ids = tokenizer.encode(tokenizer.render_chat(body["messages"]))
+        chats.setdefault(body["metadata"]["task"], tuple(ids))
+    return Task(
+        name=ASSISTED,
+        batch=1,
+        prompts=tuple(chats.values()),
+        max_tokens=_MAX_TOKENS,
+        num_drafts=num_drafts,
+    )
+
+
+def request_len(task: Task) -> int:
+    """Tokens of the longest request with its answer."""
+    return max(len(prompt) for prompt in task.prompts) + task.max_tokens
+
+
+def _heldout() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in _HELDOUT.read_text(encoding="utf-8").splitlines()]
