@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from engine.drafters.base import Drafter
+from engine.kernels.sampling import best_tokens, processed_probs
 from engine.record import Trajectory
-from engine.sampling import check_logits, processed_probs
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +180,8 @@ def _acceptances(
     Returns:
         [n] float64 on the CPU, where profiles live, for each draft temperature.
     """
-    check_logits(logits)  # An argmax over NaN would pass for a draft that is always wrong.
     params = trajectory.request.params
-    greedy = (logits.argmax(dim=-1) == wanted).double().cpu()
+    greedy = (best_tokens(logits) == wanted).double().cpu()
     target = torch.tensor([exp(v) for v in trajectory.log_probs[skip:]], dtype=torch.float64)
     accepted = []
     for temperature in draft_temperatures:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.sampling import sample_from
+from engine.kernels.sampling import sample_from, sample_residual
 
 
 class Verdict(NamedTuple):
@@ -30,34 +30,16 @@ class Verdict(NamedTuple):
     num_fallbacks: int
 
 
-def residual_probs(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-    """Distribution of the recovered token after a rejection: norm(max(p - q, 0)).
-
-    Args:
-        target_probs: [num_tokens, vocab] float32, rows sum to 1. Not modified.
-        draft_probs: Same shape; one-hot for deterministic drafts. Not modified.
-
-    Returns:
-        [num_tokens, vocab], rows sum to 1. A row with p == q, which only rounding can reject,
-        returns p.
-
-    Source: Leviathan et al. 2023, section 2.3.
-    """
-    residual = (target_probs - draft_probs).clamp_min_(0)
-    mass = residual.sum(dim=-1, keepdim=True)
-    return torch.where(mass > 0, residual / mass, target_probs)
-
-
-def verify_greedy(best: Tensor, drafts: Sequence[Sequence[int]]) -> Verdict:
+def verify_greedy(best: Sequence[Sequence[int]], drafts: Sequence[Sequence[int]]) -> Verdict:
     """Accept the longest prefix of each draft that the target's argmax agrees with.
 
     Args:
-        best: [B, Q] int64, the target's argmax after each position; Q > longest draft.
+        best: The target's argmax after each position, one more than the row's draft.
         drafts: Draft tokens of each row.
     """
     accepted: list[int] = []
     following: list[int] = []
-    for row, draft in zip(best.tolist(), drafts, strict=True):
+    for row, draft in zip(best, drafts, strict=True):
         count = 0
         while count < len(draft) and draft[count] == row[count]:
             count += 1
@@ -67,7 +49,7 @@ def verify_greedy(best: Tensor, drafts: Sequence[Sequence[int]]) -> Verdict:
 
 
 def verify_sampled(
-    target_probs: Tensor,
+    target_probs: Sequence[Tensor] | Tensor,
     drafts: Sequence[Sequence[int]],
     draft_probs: Tensor | None,
     accept_uniforms: Sequence[Sequence[float]],
@@ -79,8 +61,8 @@ def verify_sampled(
     zero target probability. The delta rule is the same with q(d_i) = 1.
 
     Args:
-        target_probs: [B, Q, vocab] float32, rows sum to 1; row b uses its first len(draft) + 1
-            entries. Not modified.
+        target_probs: [>= len(draft) + 1, vocab] float32 for each row, distributions after each
+            position. Not modified.
         drafts: Draft tokens of each row.
         draft_probs: [B, >= longest draft, vocab], what each draft was drawn from; None when the
             drafts are deterministic.
@@ -90,40 +72,35 @@ def verify_sampled(
 
     Source: Leviathan et al. 2023, algorithm 1.
     """
-    batch = len(drafts)
-    longest = max(len(draft) for draft in drafts)
-    accepted = [0] * batch
-    if longest:
-        padded = torch.tensor(
-            [list(draft) + [0] * (longest - len(draft)) for draft in drafts],
-            device=target_probs.device,
-        ).unsqueeze(2)
-        p = target_probs[:, :longest].gather(2, padded).squeeze(2).tolist()
-        q = (
-            draft_probs[:, :longest].gather(2, padded).squeeze(2).tolist()
-            if draft_probs is not None
-            else [[1.0] * longest] * batch
-        )
-        for row, draft in enumerate(drafts):
-            while (
-                accepted[row] < len(draft)
-                and accept_uniforms[row][accepted[row]] * q[row][accepted[row]]
-                < p[row][accepted[row]]
-            ):
-                accepted[row] += 1
-    rows = torch.arange(batch, device=target_probs.device)
-    emitting = target_probs[rows, torch.tensor(accepted, device=target_probs.device)]
-    rejected = [row for row in range(batch) if accepted[row] < len(drafts[row])]
+    accepted: list[int] = []
+    following: list[int] = []
     num_fallbacks = 0
-    if rejected:
-        index = torch.tensor(rejected, device=target_probs.device)
-        q_rows = torch.zeros_like(emitting[index])
-        for i, row in enumerate(rejected):
-            if draft_probs is None:
-                q_rows[i, drafts[row][accepted[row]]] = 1.0
-            else:
-                q_rows[i] = draft_probs[row, accepted[row]]
-        num_fallbacks = int((q_rows >= emitting[index]).all(dim=-1).sum())
-        emitting[index] = residual_probs(emitting[index], q_rows)
-    uniforms = [emit_uniforms[row][accepted[row]] for row in range(batch)]
-    return Verdict(accepted, sample_from(emitting, uniforms).tolist(), num_fallbacks)
+    for row, draft in enumerate(drafts):
+        p = target_probs[row]
+        q = None if draft_probs is None else draft_probs[row]
+        count = _num_accepted(p, q, draft, accept_uniforms[row])
+        emit = emit_uniforms[row][count]
+        token = None
+        if count < len(draft):
+            token = sample_residual(p[count], None if q is None else q[count], draft[count], emit)
+            num_fallbacks += token is None
+        if token is None:
+            token = int(sample_from(p[count : count + 1], [emit]))
+        accepted.append(count)
+        following.append(token)
+    return Verdict(accepted, following, num_fallbacks)
+
+
+def _num_accepted(
+    p: Tensor, q: Tensor | None, draft: Sequence[int], uniforms: Sequence[float]
+) -> int:
+    """How many drafts of a row pass, up to the first that does not."""
+    if not draft:
+        return 0
+    steps, tokens = torch.arange(len(draft), device=p.device), torch.tensor(draft, device=p.device)
+    wanted = p[steps, tokens].tolist()
+    offered = [1.0] * len(draft) if q is None else q[steps, tokens].tolist()
+    count = 0
+    while count < len(draft) and uniforms[count] * offered[count] < wanted[count]:
+        count += 1
+    return count

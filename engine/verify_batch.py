@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from engine.drafters.base import Proposal
+from engine.kernels.sampling import best_tokens, processed_probs
 from engine.request import Sequence
 from engine.rng import Purpose, uniform
-from engine.sampling import check_logits, processed_probs
 from engine.verify import Verdict, verify_greedy, verify_sampled
 
 
@@ -30,7 +32,6 @@ def verify_batch(
     Raises:
         NumericError: The target's logits hold NaN.
     """
-    check_logits(logits)
     accepted = [0] * len(sequences)
     following = [0] * len(sequences)
     probs: list[Tensor | None] = [None] * len(sequences)
@@ -38,9 +39,13 @@ def verify_batch(
     greedy = [r for r, seq in enumerate(sequences) if seq.request.params.is_greedy]
     sampled = [r for r, seq in enumerate(sequences) if not seq.request.params.is_greedy]
     if greedy:
-        index = _padded(first_rows, proposal, greedy, logits.device)
-        best = logits.argmax(dim=-1)[index]
-        verdict = verify_greedy(best, [proposal.tokens[row] for row in greedy])
+        best = best_tokens(logits).tolist()
+        drafts = [proposal.tokens[row] for row in greedy]
+        ends = [first_rows[row] + len(proposal.tokens[row]) + 1 for row in greedy]
+        starts = [first_rows[row] for row in greedy]
+        verdict = verify_greedy(
+            [best[start:end] for start, end in zip(starts, ends, strict=True)], drafts
+        )
         for i, row in enumerate(greedy):
             accepted[row], following[row] = verdict.num_accepted[i], verdict.next_tokens[i]
     if sampled:
@@ -71,18 +76,22 @@ def _verify_sampled(
     sequences: list[Sequence],
     proposal: Proposal,
     rows: list[int],
-) -> tuple[Verdict, Tensor]:
-    """Ratio or delta rule over the sampled rows; distributions [rows, Q, vocab]."""
+) -> tuple[Verdict, list[Tensor]]:
+    """Ratio or delta rule over the sampled rows, and the distributions of each."""
     drafts = [proposal.tokens[row] for row in rows]
     params = [sequences[row].request.params for row in rows]
-    index = _padded(first_rows, proposal, rows, logits.device)
-    q_len = index.shape[1]
-    probs = processed_probs(
-        logits[index.flatten()],
-        [p.temperature for p in params for _ in range(q_len)],
-        [p.top_k for p in params for _ in range(q_len)],
-        [p.top_p for p in params for _ in range(q_len)],
-    ).view(len(rows), q_len, -1)
+    counts = [len(draft) + 1 for draft in drafts]
+    wanted = [
+        first_rows[row] + i for row, count in zip(rows, counts, strict=True) for i in range(count)
+    ]
+    flat = processed_probs(
+        logits,
+        _repeated([p.temperature for p in params], counts),
+        _repeated([p.top_k for p in params], counts),
+        _repeated([p.top_p for p in params], counts),
+        wanted,
+    )
+    probs = list(torch.split(flat, counts))
 
     def uniforms(row: int, count: int, purpose: Purpose) -> list[float]:
         sequence = sequences[row]
@@ -90,25 +99,22 @@ def _verify_sampled(
         round_index = sequence.round_index + 1
         return [uniform(seed, round_index, first + i, purpose) for i in range(count)]
 
+    draft_probs = proposal.probs
+    if draft_probs is not None and len(rows) < len(sequences):
+        draft_probs = draft_probs[rows]
     verdict = verify_sampled(
         probs,
         drafts,
-        None if proposal.probs is None else proposal.probs[rows],
+        draft_probs,
         [uniforms(r, len(d), Purpose.ACCEPT) for r, d in zip(rows, drafts, strict=True)],
         [uniforms(r, len(d) + 1, Purpose.EMIT) for r, d in zip(rows, drafts, strict=True)],
     )
     return verdict, probs
 
 
-def _padded(
-    first_rows: list[int], proposal: Proposal, rows: list[int], device: torch.device
-) -> Tensor:
-    """[len(rows), longest draft + 1] indices into the flat rows; short rows repeat their last."""
-    longest = max(len(proposal.tokens[row]) for row in rows)
-    return torch.tensor(
-        [
-            [first_rows[row] + min(i, len(proposal.tokens[row])) for i in range(longest + 1)]
-            for row in rows
-        ],
-        device=device,
-    )
+_T = TypeVar("_T", int, float)
+
+
+def _repeated(values: list[_T], counts: list[int]) -> list[_T]:
+    """Each value as often as its row has positions."""
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]

@@ -7,9 +7,9 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
+from engine.kernels.sampling import best_tokens, processed_probs, sample_from
 from engine.request import Sequence
 from engine.rng import Purpose, uniform
-from engine.sampling import check_logits, processed_probs, sample_from
 
 
 def draft_temperatures(sequences: Seq[Sequence], draft_temperature: float | None) -> list[float]:
@@ -41,8 +41,7 @@ def draw(
         NumericError: The logits are not finite.
     """
     if greedy:
-        check_logits(logits)
-        return [int(token) for token in logits.argmax(dim=-1)], None
+        return best_tokens(logits).tolist(), None
     params = [sequence.request.params for sequence in sequences]
     probs = processed_probs(
         logits, temperatures, [p.top_k for p in params], [p.top_p for p in params]
@@ -56,7 +55,7 @@ def draw(
         )
         for sequence in sequences
     ]
-    return [int(token) for token in sample_from(probs, uniforms)], probs
+    return sample_from(probs, uniforms).tolist(), probs
 
 
 def draft_probs(

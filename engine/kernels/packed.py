@@ -29,6 +29,7 @@ def packs(dtype: torch.dtype) -> bool:
 
 def pack(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     """X [..., in] -> x W^T + b, from a packed copy of the weight [out, in]."""
+    bias = None if bias is None else bias.contiguous()
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
     run = torch.ops.mkldnn._linear_pointwise
     empty: list[float] = []

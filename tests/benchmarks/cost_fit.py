@@ -85,9 +85,10 @@ def fit_cost(works: Sequence[RoundWork], seconds: Sequence[float]) -> CostModel:
         raise ValueError(f"{len(works)} cells: a fit needs more than {len(_TERMS)}")
     amounts = np.array([astuple(work) for work in works], dtype=np.float64)
     measured = np.array(seconds, dtype=np.float64)
-    # In units in which 1 means: this term alone explains the whole time of a typical cell.
+    # In units in which 1 means: this term alone explains the whole time of a typical cell. A term
+    # that no cell has costs nothing.
     present = amounts.max(axis=0) > 0
-    unit = np.ones(len(_TERMS))
+    unit = np.zeros(len(_TERMS))
     unit[present] = np.median(measured) / np.array(
         [np.median(column[column > 0]) for column in amounts[:, present].T]
     )
@@ -102,7 +103,8 @@ def fit_cost(works: Sequence[RoundWork], seconds: Sequence[float]) -> CostModel:
     found = least_squares(residuals, start, bounds=(lowest, highest), x_scale="jac")
     free = max(len(works) - len(start), 1)
     covariance = np.linalg.pinv(found.jac.T @ found.jac) * (2 * found.cost / free)
-    errors = np.sqrt(np.diag(covariance)[:-1]) * unit
+    variance = np.maximum(np.diag(covariance)[:-1], 0.0)  # rounding goes below zero
+    errors = np.sqrt(variance) * unit
     return CostModel(
         dict(zip(_TERMS, (found.x[:-1] * unit).tolist(), strict=True)),
         dict(zip(_TERMS, errors.tolist(), strict=True)),

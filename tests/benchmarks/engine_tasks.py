@@ -37,17 +37,19 @@ def plain_tasks(tokenizer: Tokenizer, batches: Sequence[int]) -> list[Task]:
 
 
 def short_prompts(tokenizer: Tokenizer, count: int) -> tuple[tuple[int, ...], ...]:
-    """The first tokens of held-out texts.
+    """The held-out texts one after the other, cut into pieces of equal length.
 
     Raises:
-        ValueError: There are not as many texts of that length.
+        ValueError: There are not as many pieces.
     """
-    texts = (body["messages"][0]["content"] for body in _heldout())
-    encoded = (tokenizer.encode(text) for text in texts)
-    cut = [tuple(ids[:_PROMPT_TOKENS]) for ids in encoded if len(ids) >= _PROMPT_TOKENS]
-    if len(cut) < count:
-        raise ValueError(f"{_HELDOUT}: {len(cut)} texts of {_PROMPT_TOKENS} tokens, need {count}")
-    return tuple(cut[:count])
+    text = "\n\n".join(body["messages"][0]["content"] for body in _heldout())
+    ids = tokenizer.encode(text)
+    num_pieces = len(ids) // _PROMPT_TOKENS
+    if num_pieces < count:
+        raise ValueError(f"{_HELDOUT}: {num_pieces} prompts of {_PROMPT_TOKENS} tokens of {count}")
+    return tuple(
+        tuple(ids[piece * _PROMPT_TOKENS : (piece + 1) * _PROMPT_TOKENS]) for piece in range(count)
+    )
 
 
 def assisted_task(tokenizer: Tokenizer, num_drafts: int) -> Task:

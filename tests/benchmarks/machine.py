@@ -96,8 +96,8 @@ def parse_ticks(stat: str) -> CpuTicks | None:
     The columns are user, nice, system, idle, iowait, irq, softirq, steal, then guest time, which
     user and nice contain already.
     """
-    name, *fields = stat.split("\n", 1)[0].split()
-    if name != "cpu" or len(fields) < 8:
+    fields = stat.split("\n", 1)[0].split()
+    if fields[:1] != ["cpu"] or len(fields) < 9:
         return None
-    ticks = [int(field) for field in fields[:8]]
+    ticks = [int(field) for field in fields[1:9]]
     return CpuTicks(steal=ticks[7], total=sum(ticks))

@@ -159,7 +159,7 @@ def measure_overheads(
             for name, arm in arms.items():
                 for temperature, top_p in _SETTINGS:
                     on_cell(f"{name}, batch {batch}, T = {temperature:g}")
-                    _admit(engine, arm, prompts[:batch], temperature, top_p, limit.num_rounds)
+                    _admit(engine, arm, prompts[:batch], temperature, top_p, limit)
                     rounds = _time_rounds(engine, arm, spent, limit)
                     for slot in range(batch):
                         engine.release(slot)
@@ -180,14 +180,10 @@ def measure_overheads(
     return found
 
 
-def longest_output(arms: Mapping[str, Arm], num_rounds: int) -> int:
+def longest_output(num_drafts: int, limit: Limit) -> int:
     """Tokens that no answer exceeds, whatever is accepted."""
-    return max(_max_tokens(arm, num_rounds) for arm in arms.values())
-
-
-def _max_tokens(arm: Arm, num_rounds: int) -> int:
     # One from the prefill; and one round to spare, since the last of an answer drafts less.
-    return 1 + (_WARM_UP_ROUNDS + num_rounds + 1) * (arm.num_drafts + 1)
+    return 1 + (_WARM_UP_ROUNDS + limit.num_rounds + 1) * (num_drafts + 1)
 
 
 def _admit(
@@ -196,14 +192,14 @@ def _admit(
     prompts: Sequence[tuple[int, ...]],
     temperature: float,
     top_p: float,
-    num_rounds: int,
+    limit: Limit,
 ) -> None:
     engine.load(arm.drafter)
     for slot, prompt in enumerate(prompts):
         params = SamplingParams(
             temperature=temperature,
             top_p=top_p,
-            max_tokens=_max_tokens(arm, num_rounds),
+            max_tokens=longest_output(arm.num_drafts, limit),
             ignore_eos=True,
             seed=slot,
         )

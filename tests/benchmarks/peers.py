@@ -157,6 +157,8 @@ class Peer:
                 raise PeerError(f"{self.name}: no answer in {timeout_s:.0f} s: {self._tail()}")
             chunk = os.read(self._answers, _CHUNK_BYTES)
             if not chunk:
+                # The pipe is closed before the error is printed.
+                self._await_end(_GRACE_S)
                 raise PeerError(f"{self.name}: ended: {self._tail()}")
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)

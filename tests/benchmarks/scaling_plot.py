@@ -54,14 +54,14 @@ def write_plot(path: Path, points: Sequence[PlotPoint], title: str) -> None:
     ]
     base = alt.Chart(alt.InlineData(values=rows), width=_WIDTH, height=_HEIGHT).encode(
         x=alt.X("tokens:O", title="verify tokens per row", axis=alt.Axis(labelAngle=0)),
-        color=alt.Color("batch size:O", title="batch size"),
+        color=alt.Color("batch size:O", title="batch size", scale=alt.Scale(scheme="viridis")),
     )
     scale = alt.Scale(type="log")
     axis = "milliseconds per round (points: measured, lines: fit)"
     layers = (
         base.mark_line().encode(y=alt.Y("fitted:Q", title=axis, scale=scale)),
         base.mark_rule(opacity=0.5).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        base.mark_point(filled=True, size=45).encode(y=alt.Y("measured:Q", scale=scale)),
+        base.mark_point(filled=True, opacity=1, size=45).encode(y=alt.Y("measured:Q", scale=scale)),
     )
     spec = alt.layer(*layers).properties(title=title).to_json()
     path.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")

@@ -17,12 +17,12 @@ from autotune.tuning.session import Session
 from engine.drafters.base import Drafter
 from engine.drafters.profiling import profile
 from engine.engine import Engine
+from engine.kernels.sampling import processed_probs
 from engine.kv_cache import KvSnapshot
 from engine.layout import make_layout
 from engine.record import TargetFeatures, Trajectory
 from engine.replay import replay
 from engine.request import FinishReason, Request
-from engine.sampling import processed_probs
 from engine.training.export import assemble
 from tests.benchmarks.vllm_peer import VllmCounts, VllmJob, VllmRequest, run_vllm
 

@@ -31,6 +31,7 @@ class NativeAttention:
         self._library = loaded()
         self._cache = cache
         self._width = config.num_heads * config.head_dim
+        self._num_tokens = layout.positions.shape[0]
         self._kept = (layout, tables)  # the structure points into them
         self._struct = ctypes.pointer(
             AttentionStruct(
@@ -50,10 +51,13 @@ class NativeAttention:
 
     def __call__(self, qkv: Tensor, layer: int) -> Tensor:
         """See `engine.kernels.attention.Attention`."""
-        out = torch.empty(qkv.shape[0], self._width)
+        if qkv.dtype != torch.float32 or qkv.shape[0] != self._num_tokens:
+            raise ValueError(f"qkv is {qkv.dtype} {tuple(qkv.shape)}, not float32 of this pass")
+        qkv = qkv.contiguous()
+        out = torch.empty(qkv.shape[0], self._width, dtype=torch.float32)
         self._library.attend(
             self._struct,
-            qkv.contiguous().data_ptr(),
+            qkv.data_ptr(),
             self._cache.keys[layer].data_ptr(),
             self._cache.values[layer].data_ptr(),
             out.data_ptr(),

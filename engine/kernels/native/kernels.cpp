@@ -1,6 +1,7 @@
 // What the library offers to `library.py`: plain C functions over float32 memory.
 #include "attention.h"
 #include "linear.h"
+#include "sampling.h"
 
 extern "C" {
 
@@ -24,5 +25,18 @@ void multiply(const Linear* linear, const float* x, int64_t rows, const float* r
 
 void attend(const Attention* attention, const float* qkv, float* keys, float* values, float* out) {
   run_attention(*attention, qkv, keys, values, out);
+}
+
+int64_t best_tokens(const float* logits, int64_t rows, int64_t size, int64_t* tokens) {
+  return find_best_tokens(logits, rows, size, tokens);
+}
+
+int64_t process(const Processing* how, const float* logits, int64_t rows, int64_t size,
+                float* probs) {
+  return process_rows(*how, logits, rows, size, probs);
+}
+
+int64_t draw(const float* p, const float* q, int64_t draft, int64_t size, double u) {
+  return draw_token(p, q, draft, size, u);
 }
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_float, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int64, c_void_p
 from functools import cache
 
 from engine.cache_folder import default_cache
@@ -43,6 +43,17 @@ class AttentionStruct(ctypes.Structure):
     )
 
 
+class ProcessingStruct(ctypes.Structure):
+    """`struct Processing` of `sampling.h`."""
+
+    _fields_ = (
+        ("sources", POINTER(c_int64)),
+        ("temperatures", POINTER(c_float)),
+        ("top_ks", POINTER(c_int64)),
+        ("top_ps", POINTER(c_double)),
+    )
+
+
 class Library:
     """The functions of `kernels.cpp`. Pointers are to contiguous float32 memory.
 
@@ -52,6 +63,9 @@ class Library:
         pack: (linear, weight, panels).
         multiply: (linear, x, rows, residual or None, out).
         attend: (attention, qkv, keys, values, out).
+        best_tokens: (logits, rows, vocab, tokens) -> rows without one.
+        process: (processing, logits, rows, vocab, probs) -> rows without a distribution.
+        draw: (p, q or None, draft or -1, vocab, uniform) -> token, or -1.
     """
 
     def __init__(self, path: str) -> None:
@@ -75,6 +89,15 @@ class Library:
         self.attend = loaded.attend
         self.attend.argtypes = [POINTER(AttentionStruct), c_void_p, c_void_p, c_void_p, c_void_p]
         self.attend.restype = None
+        self.best_tokens = loaded.best_tokens
+        self.best_tokens.argtypes = [c_void_p, c_int64, c_int64, c_void_p]
+        self.best_tokens.restype = c_int64
+        self.process = loaded.process
+        self.process.argtypes = [POINTER(ProcessingStruct), c_void_p, c_int64, c_int64, c_void_p]
+        self.process.restype = c_int64
+        self.draw = loaded.draw
+        self.draw.argtypes = [c_void_p, c_void_p, c_int64, c_int64, c_double]
+        self.draw.restype = c_int64
 
 
 @cache
@@ -82,7 +105,7 @@ def load() -> Library | str:
     """The library, or the reason in one line why there is none. Builds it when first called."""
     try:
         return Library(str(build(default_cache())))
-    except (BuildError, OSError) as error:
+    except (BuildError, OSError, AttributeError) as error:
         return str(error)
 
 

@@ -100,7 +100,8 @@ static inline void multiply(int64_t rows, const Panel& panel, const float* x, in
 }
 
 static inline Vec gated(Vec gate, Vec up) {
-  return gate / (1.0f + exponential(-gate)) * up;
+  Vec shut = gate * 0.0f * up;  // zero, or NaN where a factor is not finite
+  return select(gate < broadcast(-88.0f), shut, gate / (1.0f + exponential(-gate)) * up);
 }
 
 // From sums to outputs: bias, gate, residual; the last panel may have fewer outputs.

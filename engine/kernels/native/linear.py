@@ -34,9 +34,19 @@ class NativeLinear:
             norm: [in], weight of an RMSNorm over the input, or None.
             eps: Of the norm.
             is_gated: silu(gate) * up (Shazeer 2020).
+
+        Raises:
+            ValueError: A tensor is not float32 on the CPU.
         """
+        for tensor in (weight, bias, norm):
+            if tensor is not None and (
+                tensor.dtype != torch.float32 or tensor.device.type != "cpu"
+            ):
+                raise ValueError(
+                    f"weights are {tensor.dtype} on {tensor.device}, not float32 on cpu"
+                )
         weight = weight.contiguous()
-        num_rows, num_in = weight.shape
+        num_rows, self._num_in = weight.shape
         self._library = loaded()
         self.num_out = num_rows // 2 if is_gated else num_rows
         self._bias = None if bias is None else bias.contiguous()
@@ -44,7 +54,7 @@ class NativeLinear:
         struct = LinearStruct(
             bias=None if self._bias is None else self._bias.data_ptr(),
             norm=None if self._norm is None else self._norm.data_ptr(),
-            num_in=num_in,
+            num_in=self._num_in,
             num_out=self.num_out,
             is_bfloat16=torch.equal(weight.bfloat16().float(), weight),
             is_gated=is_gated,
@@ -56,10 +66,21 @@ class NativeLinear:
         self._library.pack(self._struct, weight.data_ptr(), self._panels.data_ptr())
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """[..., in] -> [..., out]."""
+        """[..., in] -> [..., out], float32.
+
+        Raises:
+            ValueError: x or the residual has another type or shape.
+        """
+        shape = (*x.shape[:-1], self.num_out)
+        if x.dtype != torch.float32 or x.shape[-1] != self._num_in:
+            raise ValueError(f"x is {x.dtype} {tuple(x.shape)}, not float32 [..., {self._num_in}]")
         x = x.contiguous()
-        out = torch.empty((*x.shape[:-1], self.num_out))
+        out = torch.empty(shape, dtype=torch.float32)
         if residual is not None:
+            if residual.dtype != torch.float32 or residual.shape != shape:
+                raise ValueError(
+                    f"residual is {residual.dtype} {tuple(residual.shape)}, not float32 {shape}"
+                )
             residual = residual.contiguous()
         self._library.multiply(
             self._struct,

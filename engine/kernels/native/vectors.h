@@ -1,5 +1,4 @@
-// Vectors of floats as wide as the processor's registers, in the language extension that GCC and
-// Clang share. All arithmetic is element by element, so results do not depend on the compiler.
+// Vectors of floats as wide as the processor's registers, in GCC's language extension.
 #pragma once
 
 #include <cmath>
@@ -23,7 +22,7 @@ static inline void store(float* to, Vec x) { *reinterpret_cast<Vec*>(to) = x; }
 static inline Vec broadcast(float x) { return x - Vec{}; }
 
 static inline Vec select(Ints condition, Vec yes, Vec no) {
-  return (Vec)((condition & (Ints)yes) | (~condition & (Ints)no));
+  return condition ? yes : no;
 }
 
 // exp(x) to about one unit in the last place: 2^n times a polynomial on [-ln2/2, ln2/2] (the
@@ -52,11 +51,7 @@ static inline Vec exponential(Vec x) {
 // Lane i of the result is lane I[i] of a and b, one after the other.
 template <int... I>
 static inline Vec shuffle(Vec a, Vec b, std::integer_sequence<int, I...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, I...);
-#else
   return __builtin_shuffle(a, b, Ints{I...});
-#endif
 }
 
 // Neighbours within each four lanes: [a0+a1, a2+a3, b0+b1, b2+b3, a4+a5, ...].
@@ -97,6 +92,12 @@ static inline float add_lanes(Vec x) {
   float sum = 0.0f;
   for (int i = 0; i < LANES; i++) sum += x[i];
   return sum;
+}
+
+static inline bool any_lane(Ints x) {
+  int32_t any = 0;
+  for (int i = 0; i < LANES; i++) any |= x[i];
+  return any != 0;
 }
 
 // The largest lane; NaN counts for nothing.

@@ -114,6 +114,14 @@ def test_no_cost_is_negative() -> None:
     assert min(model.seconds_per.values()) >= 0
 
 
+def test_a_term_that_no_cell_has_is_free() -> None:
+    """Greedy rounds alone say nothing about sampling, and are fitted all the same."""
+    greedy = [work for work in WORKS if work.sampled_tokens == 0]
+    model = fit_cost(greedy, [true_seconds(work) for work in greedy])
+    assert model.seconds_per["sampled_tokens"] == 0
+    assert model.seconds(WORKS[0]) == pytest.approx(true_seconds(WORKS[0]), rel=1e-3)
+
+
 def test_too_few_cells_are_refused() -> None:
     """Fewer cells than parameters have no unique fit."""
     with pytest.raises(ValueError, match="8 cells"):

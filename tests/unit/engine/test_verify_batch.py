@@ -10,8 +10,8 @@ from torch import Tensor
 
 from engine.drafters.base import Proposal
 from engine.errors import NumericError
+from engine.kernels.sampling import processed_probs
 from engine.request import Sequence
-from engine.sampling import processed_probs
 from engine.verify_batch import log_probs, verify_batch
 from tests.support.reference import reference_probs
 from tests.support.tiny_models import request

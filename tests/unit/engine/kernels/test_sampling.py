@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import accumulate
 
@@ -19,7 +20,9 @@ from transformers import (
 )
 
 from engine.errors import NumericError, RequestError
-from engine.sampling import SamplingParams, check_logits, processed_probs, sample_from
+from engine.kernels.native.library import Library
+from engine.kernels.sampling import best_tokens, processed_probs, sample_from, sample_residual
+from engine.sampling import SamplingParams
 from tests.support.laws import dist, midpoints
 from tests.support.reference import reference_probs
 
@@ -35,6 +38,15 @@ SETTINGS = [
     (1e-6, 0, 0.9),
 ]
 ALMOST_ONE = math.nextafter(1.0, 0.0)
+
+
+@pytest.fixture(autouse=True, scope="module", params=["torch", "own", "4", "16"])
+def _path(request: pytest.FixtureRequest, libraries: Callable[[str], Library]) -> Iterator[None]:
+    """The reference, and the native functions at every vector width."""
+    with pytest.MonkeyPatch.context() as patch:
+        chosen = "not wanted" if request.param == "torch" else libraries(request.param)
+        patch.setattr("engine.kernels.sampling.load", lambda: chosen)
+        yield
 
 
 def random_logits(rows: int, vocab: int, *, seed: int = 0, scale: float = 3.0) -> Tensor:
@@ -189,9 +201,13 @@ def test_broken_logits_are_refused(bad: float) -> None:
 
 def test_a_row_without_any_possible_token_is_refused() -> None:
     """Only -inf is an error; some -inf is a mask."""
-    check_logits(torch.tensor([[-math.inf, 0.0]]))
-    with pytest.raises(NumericError, match="no finite value"):
-        check_logits(torch.tensor([[0.0, 0.0], [-math.inf, -math.inf]]))
+    assert best_tokens(torch.tensor([[-math.inf, 0.0]])).tolist() == [1]
+    assert processed(torch.tensor([[-math.inf, 0.0]]), 1.0, 0, 0.9).tolist() == [[0.0, 1.0]]
+    for refused in ([-math.inf, -math.inf], [math.inf, 0.0], [0.0, math.nan]):
+        with pytest.raises(NumericError, match="no finite value"):
+            best_tokens(torch.tensor([[0.0, 0.0], refused]))
+        with pytest.raises(NumericError, match="no finite value"):
+            processed(torch.tensor([[0.0, 0.0], refused]), 1.0, 0, 1.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -271,3 +287,94 @@ def test_only_temperature_zero_is_greedy() -> None:
     """A tiny temperature samples, as documented."""
     assert SamplingParams(temperature=0.0).is_greedy
     assert not SamplingParams(temperature=1e-6).is_greedy
+
+
+# ---------------------------------------------------------------- best tokens and residuals
+
+
+@pytest.mark.parametrize("vocab", [1, 5, 64, 129, 3000])
+def test_the_best_token_is_the_first_of_the_largest(vocab: int) -> None:
+    """Ties go to the smallest id, wherever they stand."""
+    logits = random_logits(40, vocab)
+    for row in range(40):
+        logits[row, [row % vocab, (7 * row) % vocab]] = 100.0
+
+    expected = [min(row % vocab, (7 * row) % vocab) for row in range(40)]
+    assert best_tokens(logits).tolist() == expected
+
+
+def test_chosen_rows_are_processed_as_if_alone() -> None:
+    """Rows may be left out, repeated and reordered; each has its own settings, to the bit."""
+    logits = random_logits(6, 700)
+    rows, temperatures, ks = [4, 0, 4, 5], [0.7, 0.0, 1.1, 2.0], [0, 0, 9, 0]
+    ps = [0.9, 1.0, 1.0, 0.5]
+
+    together = processed_probs(logits, temperatures, ks, ps, rows)
+
+    for i, row in enumerate(rows):
+        alone = processed_probs(logits[[row]], [temperatures[i]], [ks[i]], [ps[i]])
+        assert torch.equal(together[i], alone[0])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(p=weights, q=weights, certain=st.booleans())
+def test_the_residual_has_exactly_its_law(p: list[int], q: list[int], certain: bool) -> None:
+    """norm(max(p - q, 0)) in exact arithmetic, with q certain of the draft as well."""
+    size = min(len(p), len(q))
+    weighed = [sum(p[:size]), sum(q[:size])]
+    if 0 in weighed:
+        return
+    target = [Fraction(x, weighed[0]) for x in p[:size]]
+    draft = max(range(size), key=lambda i: q[i])
+    drawn = [Fraction(x, weighed[1]) for x in q[:size]]
+    if certain:
+        drawn = [Fraction(int(i == draft)) for i in range(size)]
+    left = [max(a - b, Fraction(0)) for a, b in zip(target, drawn, strict=True)]
+    as_rows = [torch.tensor([float(x) for x in row]) for row in (target, drawn)]
+    if sum(left) < Fraction(1, 1000):
+        return  # what rounding to float32 leaves is another law
+    law = [x / sum(left) for x in left]
+
+    edges = [float(edge) for edge in accumulate(law)]
+    for i, (low, high) in enumerate(zip([0.0, *edges], edges, strict=False)):
+        if high - low < 1e-3:
+            continue
+        for u in (low + 1e-4 * (high - low), (low + high) / 2, high - 1e-4 * (high - low)):
+            token = sample_residual(as_rows[0], None if certain else as_rows[1], draft, u)
+            assert token == i
+
+
+def test_nothing_left_is_told() -> None:
+    """P == q and a draft that has all of p leave no residual."""
+    p = torch.tensor([0.25, 0.75, 0.0])
+
+    assert sample_residual(p, p.clone(), 0, 0.5) is None
+    assert sample_residual(torch.tensor([0.0, 1.0, 0.0]), None, 1, 0.5) is None
+
+
+def test_a_residual_of_rounding_size_is_still_drawn_from() -> None:
+    """Masses down to the smallest subnormal."""
+    p = torch.tensor([1e-45, 1.0])
+
+    assert sample_residual(p, torch.tensor([0.0, 1.0]), 1, 0.999) == 0
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("scale", [0.0, 0.01, 1.0, 10.0])
+def test_large_nuclei_are_those_of_a_full_sort(scale: float, top_p: float) -> None:
+    """A vocabulary as large as real ones, flat to peaked, ties included at scale 0."""
+    logits = random_logits(2, 49_157, scale=scale)
+
+    probs = processed(logits, 1.0, 0, top_p)
+
+    for row, found in zip(logits.double(), probs, strict=True):
+        weights_of = torch.softmax(row, 0)
+        values, order = weights_of.sort(descending=True)
+        count = int((values.cumsum(0) < top_p).sum()) + 1
+        kept = int((found > 0).sum())
+        # float32 weights may move the edge by as much as their sum's rounding holds.
+        slack = 0 if scale else 49_157
+        assert abs(kept - count) <= max(slack, 2 + count // 1000)
+        agreed = min(kept, count) - 2 - count // 1000
+        assert bool((found[order[: max(agreed, 0)]] > 0).all())
+        assert float(found.double().sum()) == pytest.approx(1.0, abs=1e-6)

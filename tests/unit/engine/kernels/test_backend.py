@@ -1,0 +1,73 @@
+"""Which kernels are chosen, and what is said where the fastest are missing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.kernels.backend import Resolved, resolve_backend
+from engine.kernels.native.library import Library
+from engine.kernels.packed import packs
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which nothing can be built."""
+    monkeypatch.setattr("engine.kernels.backend.load", lambda: "no C++ compiler")
+
+
+def pretend_packs(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
+    """Packed operators that are there for every type, or for none."""
+    monkeypatch.setattr("engine.kernels.backend.packs", lambda _: answer)
+
+
+@pytest.mark.usefixtures("native")
+def test_float32_on_a_cpu_is_native() -> None:
+    """Where the kernels can be built nothing needs to be said."""
+    assert resolve_backend(CPU, torch.float32) == Resolved("native", None)
+
+
+@pytest.mark.usefixtures("no_library")
+@pytest.mark.parametrize(("can_pack", "backend"), [(True, "onednn"), (False, "torch")])
+def test_without_a_library_the_reason_is_told(
+    can_pack: bool, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed operators come next, then plain torch; either way the user learns why."""
+    pretend_packs(monkeypatch, can_pack)
+
+    resolved = resolve_backend(CPU, torch.float32)
+
+    assert (resolved.backend, resolved.note) == (backend, "no C++ compiler")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_types_never_ask_for_the_library(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels compute in float32 only, so none are built and no note is due."""
+
+    def load() -> Library | str:
+        pytest.fail("built for nothing")
+
+    monkeypatch.setattr("engine.kernels.backend.load", load)
+
+    resolved = resolve_backend(CPU, dtype)
+
+    assert resolved.backend == ("onednn" if packs(dtype) else "torch")
+    assert resolved.note is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_devices_use_torch(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels and the packed operators are a CPU's affair."""
+
+    def load() -> Library | str:
+        pytest.fail("built for nothing")
+
+    monkeypatch.setattr("engine.kernels.backend.load", load)
+    pretend_packs(monkeypatch, True)
+
+    for name in ("meta", "cuda"):
+        assert resolve_backend(torch.device(name), dtype) == Resolved("torch", None)
