@@ -7,7 +7,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 DRAFTERS := build/drafters
 TRAIN := $(BIN)/spectune train --heldout $(DRAFTERS)/prompts/heldout.jsonl
 
-.PHONY: demo test check test-long remeasure drafters bench-drafters vllm-venv clean
+.PHONY: demo test check test-long remeasure drafters bench-drafters bench-engine bench-scaling \
+	vllm-venv clean
 
 ## Search the embedded default and publish the result to .spectuned/ (at most 15 minutes).
 demo: $(VENV)/.installed
@@ -47,6 +48,16 @@ drafters: $(VENV)/.installed
 bench-drafters: $(VENV)/.installed-dev vllm-venv
 	$(BIN)/spectune models fetch
 	$(BIN)/python -m tests.benchmarks.bench_drafters --vllm .venv-vllm/bin/python
+
+## The engine beside vLLM and transformers, and its overhead (at most 25 minutes).
+bench-engine: $(VENV)/.installed-dev vllm-venv
+	$(BIN)/spectune models fetch
+	$(BIN)/python -m tests.benchmarks.bench_engine --vllm .venv-vllm/bin/python
+
+## Round time against batch size, tokens, K, context and layers, with a fitted model.
+bench-scaling: $(VENV)/.installed-dev
+	$(BIN)/spectune models fetch
+	$(BIN)/python -m tests.benchmarks.bench_scaling
 
 ## A real vLLM (CPU build) in an environment of its own.
 vllm-venv:

@@ -63,12 +63,17 @@ class Device(Model):
 
 
 class Match(Model):
-    """A consumer whose own facts differ from these must not apply the document."""
+    """A consumer whose own facts differ from these must not apply the document.
+
+    `engine_backend` names the kernels that the measurements were taken with; null in documents
+    from before there was a choice.
+    """
 
     target: Target
     device: Device
     engine: str
     engine_version: str
+    engine_backend: str | None = None
 
 
 class Workload(Model):

@@ -67,6 +67,8 @@ class TuneSettings(BaseModel):
         window_s: Seconds of one arm's window; a block has four.
         max_len: Longest sequence, prompt and output.
         dtype: Compute type; `auto` takes bfloat16 where the processor multiplies it natively.
+        backend: Kernels on a CPU: `native` is compiled here and computes in float32, `onednn` and
+            `torch` need no compiler; `auto` takes the fastest that works.
         device: Where to run.
         memory_bytes: Memory the process may use; None takes most of what is free.
         seed: Seed of every random choice.
@@ -89,6 +91,7 @@ class TuneSettings(BaseModel):
     window_s: float = Field(default=0.5, gt=0, le=60)
     max_len: int = Field(default=1024, ge=16)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    backend: Literal["auto", "native", "onednn", "torch"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     memory_bytes: int | None = Field(default=None, gt=0)
     seed: int = Field(default=0, ge=0, lt=2**32)

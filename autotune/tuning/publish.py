@@ -97,6 +97,7 @@ def build_document(
             device=to_document(session.device),
             engine=ENGINE_NAME,
             engine_version=tuner_version(),
+            engine_backend=target.backend,
         ),
         workload=Workload(
             source=workload.source,

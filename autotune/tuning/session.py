@@ -23,6 +23,7 @@ from engine.checkpoint.safetensors_reader import read_weights
 from engine.drafters.base import Drafter
 from engine.drafters.factory import DrafterSpec, wanted_features, weight_bytes
 from engine.engine import Engine
+from engine.kernels.backend import resolve_backend
 from engine.kv_cache import KvCache
 from engine.model import Transformer
 from engine.record import Trajectory, record
@@ -43,6 +44,7 @@ class Target:
     fingerprint: str
     tokenizer_sha256: str
     dtype: str
+    backend: str
     num_parameters: int
 
 
@@ -91,6 +93,10 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
     workload = load_workload(settings.traffic)
     budget = _memory_budget(settings, device)
     dtype = _resolve_dtype(settings, device)
+    torch_device = torch.device("cuda" if device.kind == "cuda" else "cpu")
+    resolved = resolve_backend(torch_device, dtype, settings.backend)
+    if resolved.note is not None:
+        progress.note(f"kernels: {resolved.backend}; native ones cannot be built: {resolved.note}")
     max_len = min(settings.max_len, config.max_position_embeddings)
     usable = to_requests(
         workload,
@@ -120,7 +126,8 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
         config,
         weights,
         dtype=dtype,
-        device=torch.device("cuda" if device.kind == "cuda" else "cpu"),
+        device=torch_device,
+        backend=resolved.backend,
         max_len=max_len,
     )
     del weights
@@ -135,6 +142,7 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
         fingerprint=weights_fingerprint(folder),
         tokenizer_sha256=tokenizer_sha256(folder),
         dtype=str(dtype).removeprefix("torch."),
+        backend=resolved.backend,
         num_parameters=num_parameters,
     )
     drafters = build_drafters(

@@ -118,7 +118,8 @@ def run_record(store: Store, session: Session, kind: RunKind) -> Iterator[str]:
             seed=session.settings.seed,
             dtype=session.target.dtype,
             tuner_version=tuner_version(),
-            settings=session.settings.model_dump(mode="json"),
+            # With the kernels that were used: another choice later would measure something else.
+            settings=session.settings.model_dump(mode="json") | {"backend": session.target.backend},
         )
     )
     try:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from engine.errors import EngineError
 from engine.kernels.native.library import load
 from engine.kernels.packed import packs
 
@@ -26,13 +27,36 @@ class Resolved:
     note: str | None = None
 
 
-def resolve_backend(device: torch.device, dtype: torch.dtype) -> Resolved:
-    """The fastest backend for a device and a type of arithmetic.
+def resolve_backend(
+    device: torch.device, dtype: torch.dtype, wanted: Backend | Literal["auto"] = "auto"
+) -> Resolved:
+    """The fastest backend for a device and a type of arithmetic, or the one that is wanted.
 
     Builds the native kernels when they are wanted for the first time.
+
+    Raises:
+        EngineError: What is wanted does not work here.
     """
-    if device.type != "cpu":
+    if wanted == "torch" or (wanted == "auto" and device.type != "cpu"):
         return Resolved("torch")
+    if wanted == "auto":
+        return _fastest(dtype)
+    if device.type != "cpu":
+        raise EngineError(f"backend = {wanted}: is for CPUs, not for {device.type}")
+    if wanted == "onednn":
+        if not packs(dtype):
+            raise EngineError(f"backend = onednn: has no {dtype} operators here; use auto")
+        return Resolved(wanted)
+    if dtype != torch.float32:
+        raise EngineError(f"backend = native: computes in float32, not in {dtype}; use auto")
+    library = load()
+    if isinstance(library, str):
+        raise EngineError(f"backend = native: {library}")
+    return Resolved(wanted)
+
+
+def _fastest(dtype: torch.dtype) -> Resolved:
+    """On a CPU."""
     note = None
     if dtype == torch.float32:
         library = load()

@@ -74,6 +74,7 @@ def memory_session(
             fingerprint="f" * 64,
             tokenizer_sha256="t" * 64,
             dtype="float32",
+            backend="torch",
             num_parameters=1,
         ),
         workload=Workload(

@@ -38,13 +38,14 @@ def header(config: PublishedConfig, scope: str, now: datetime) -> list[str]:
     """What the document is for and how old it is, one line per fact."""
     identity, target, device = config.identity, config.match.target, config.match.device
     workload = config.workload
+    kernels = f", {config.match.engine_backend} kernels" if config.match.engine_backend else ""
     parts = [device.kind, f"{device.cores} cores" if device.cores else "", *device.isa]
     facts = ", ".join(part for part in parts if part)
     lines = [
         f"Target      {target.name} ({target.dtype}, {target.num_parameters / 1e6:.0f} M "
         "parameters)",
         f"Device      {device.name} ({facts})",
-        f"Measured in {config.match.engine} {config.match.engine_version}",
+        f"Measured in {config.match.engine} {config.match.engine_version}{kernels}",
         f"Workload    {workload.source}, {workload.num_requests} requests",
         f"Loaded      {loaded(config.envelope)}",
         f"Generation  {identity.generation} of {scope}, epoch {identity.epoch}, "

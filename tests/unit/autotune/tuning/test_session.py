@@ -17,7 +17,7 @@ from autotune.tuning.session import Session, open_session
 from engine.checkpoint.config import read_config
 from engine.checkpoint.fingerprint import tokenizer_sha256, weights_fingerprint
 from engine.drafters.factory import weight_bytes
-from engine.errors import WeightsError
+from engine.errors import EngineError, WeightsError
 from engine.kv_cache import KvCache
 from tests.support.checkpoints import A11, CASES, H0, changed_copy
 from tests.support.traffic import chat, mixed, prompt, write_traffic
@@ -105,6 +105,28 @@ def test_auto_takes_bfloat16_only_where_it_is_native(
 
     assert session.target.dtype == wanted
     assert str(session.engine.target.dtype) == f"torch.{wanted}"
+
+
+@pytest.mark.parametrize("backend", ["torch", "onednn", "native"])
+def test_the_wanted_kernels_are_used_and_named(opening: Opening, backend: str) -> None:
+    """The session tells which kernels its numbers come from."""
+    session = opening.open(dtype="float32", backend=backend, ngram=False, layer_skip=())
+
+    assert session.target.backend == session.engine.target.backend == backend
+
+
+def test_kernels_that_cannot_be_had_are_an_error_or_a_note(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for by name they are refused with the reason; `auto` goes on without and says so."""
+    monkeypatch.setattr("engine.kernels.backend.load", lambda: "no C++ compiler; install g++")
+
+    with pytest.raises(EngineError, match="backend = native: no C.. compiler; install g"):
+        opening.open(dtype="float32", backend="native")
+    session = opening.open(dtype="float32", ngram=False, layer_skip=())
+
+    assert session.target.backend == "onednn"
+    assert any("no C++ compiler; install g++" in note for note in opening.notes)
 
 
 def use_device(

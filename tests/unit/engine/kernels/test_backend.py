@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.kernels.backend import Resolved, resolve_backend
+from engine.errors import EngineError
+from engine.kernels.backend import Backend, Resolved, resolve_backend
 from engine.kernels.native.library import Library
 from engine.kernels.packed import packs
 
@@ -71,3 +72,34 @@ def test_other_devices_use_torch(dtype: torch.dtype, monkeypatch: pytest.MonkeyP
 
     for name in ("meta", "cuda"):
         assert resolve_backend(torch.device(name), dtype) == Resolved("torch", None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torch_can_always_be_had(dtype: torch.dtype) -> None:
+    """The reference works everywhere."""
+    for name in ("cpu", "cuda"):
+        assert resolve_backend(torch.device(name), dtype, "torch") == Resolved("torch")
+
+
+def test_what_was_asked_for_is_taken() -> None:
+    """Also where `auto` would take another."""
+    assert resolve_backend(CPU, torch.float32, "onednn") == Resolved("onednn")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "dtype", "reason"),
+    [
+        ("native", "cuda", torch.float32, "is for CPUs, not for cuda"),
+        ("onednn", "cuda", torch.float32, "is for CPUs, not for cuda"),
+        ("native", "cpu", torch.bfloat16, "computes in float32, not in torch.bfloat16"),
+        ("native", "cpu", torch.float32, "no C.. compiler"),
+        ("onednn", "cpu", torch.float64, "has no torch.float64 operators"),
+    ],
+)
+@pytest.mark.usefixtures("no_library")
+def test_what_does_not_work_is_refused_with_the_reason(
+    wanted: Backend, device: str, dtype: torch.dtype, reason: str
+) -> None:
+    """A choice by name is never silently replaced."""
+    with pytest.raises(EngineError, match=f"backend = {wanted}: .*{reason}"):
+        resolve_backend(torch.device(device), dtype, wanted)
