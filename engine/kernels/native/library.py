@@ -1,4 +1,4 @@
-"""The native library in this process: loaded once, checked once, or a reason why not."""
+"""The native library in this process: loaded once, or a reason why not."""
 
 from __future__ import annotations
 
