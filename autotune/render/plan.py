@@ -138,8 +138,8 @@ def provide_draft(
     """
     if draft.path.exists():
         return
-    from engine.checkpoint.fingerprint import weights_fingerprint
     from engine.cache_folder import default_cache
+    from engine.checkpoint.fingerprint import weights_fingerprint
     from engine.checkpoint.hub import resolve_model
     from engine.checkpoint.layer_skip_export import write_layer_skip
     from engine.training.export import assemble

@@ -21,9 +21,9 @@ from autotune.training.settings import TrainSettings
 from autotune.training.source import Source, read_source, write_source
 from autotune.training.students import check_target, recorded_layers
 from autotune.tuning.requests import to_requests
+from engine.cache_folder import default_cache
 from engine.checkpoint.config import ModelConfig, read_config
 from engine.checkpoint.fingerprint import weights_fingerprint
-from engine.cache_folder import default_cache
 from engine.checkpoint.hub import resolve_model
 from engine.checkpoint.safetensors_reader import read_weights
 from engine.engine import Engine

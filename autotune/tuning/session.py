@@ -15,9 +15,9 @@ from autotune.settings import TuneSettings
 from autotune.traffic.workload import Workload, load_workload
 from autotune.tuning.drafters import build_drafters, describe_drafters
 from autotune.tuning.requests import RequestSet, to_requests
+from engine.cache_folder import default_cache
 from engine.checkpoint.config import ModelConfig, read_config
 from engine.checkpoint.fingerprint import tokenizer_sha256, weights_fingerprint
-from engine.cache_folder import default_cache
 from engine.checkpoint.hub import resolve_model
 from engine.checkpoint.safetensors_reader import read_weights
 from engine.drafters.base import Drafter

@@ -41,8 +41,13 @@ def test_wheel_contents(tmp_path: Path) -> None:
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
     }
+    kernels = {
+        str(path.relative_to(ROOT))
+        for pattern in ("*.cpp", "*.h")
+        for path in (ROOT / "engine").rglob(pattern)
+    }
     drafters = {
         f"assets/drafters/{name}/{file}" for name in shipped_drafters() for file in DRAFTER_FILES
     }
-    assert names == modules | DATA | drafters
+    assert names == modules | kernels | DATA | drafters
     assert "store/migrations/versions/r0001_runs_and_evidence.py" in names

@@ -121,7 +121,7 @@ def test_kernels_that_cannot_be_had_are_an_error_or_a_note(
     """Asked for by name they are refused with the reason; `auto` goes on without and says so."""
     monkeypatch.setattr("engine.kernels.backend.load", lambda: "no C++ compiler; install g++")
 
-    with pytest.raises(EngineError, match="backend = native: no C.. compiler; install g"):
+    with pytest.raises(EngineError, match=r"backend = native: no C.. compiler; install g"):
         opening.open(dtype="float32", backend="native")
     session = opening.open(dtype="float32", ngram=False, layer_skip=())
 
