@@ -8,7 +8,7 @@ DRAFTERS := build/drafters
 TRAIN := $(BIN)/spectune train --heldout $(DRAFTERS)/prompts/heldout.jsonl
 
 .PHONY: demo test check test-long remeasure drafters bench-drafters bench-engine bench-scaling \
-	vllm-venv clean
+	vllm-venv compiler clean
 
 ## Search the embedded default and publish the result to .spectuned/ (at most 15 minutes).
 demo: $(VENV)/.installed
@@ -19,7 +19,7 @@ remeasure: $(VENV)/.installed
 	$(BIN)/spectune remeasure
 
 ## Linters, types, layers and all tests but the long ones.
-test: check
+test: check compiler
 	$(BIN)/spectune models fetch
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" -n auto --dist loadfile
 
@@ -58,6 +58,12 @@ bench-engine: $(VENV)/.installed-dev vllm-venv
 bench-scaling: $(VENV)/.installed-dev
 	$(BIN)/spectune models fetch
 	$(BIN)/python -m tests.benchmarks.bench_scaling
+
+# The tests build the native kernels; the product goes on without.
+compiler:
+	@command -v $${CXX:-g++} >/dev/null || \
+		(apt-get update -qq && apt-get install -y -qq --no-install-recommends g++) || \
+		(echo "no C++ compiler: install g++"; exit 1)
 
 ## A real vLLM (CPU build) in an environment of its own.
 vllm-venv:

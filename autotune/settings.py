@@ -67,8 +67,9 @@ class TuneSettings(BaseModel):
         window_s: Seconds of one arm's window; a block has four.
         max_len: Longest sequence, prompt and output.
         dtype: Compute type; `auto` takes bfloat16 where the processor multiplies it natively.
-        backend: Kernels on a CPU: `native` is compiled here and computes in float32, `onednn` and
-            `torch` need no compiler; `auto` takes the fastest that works.
+        backend: Kernels of the models on a CPU: `native` is compiled here and computes in float32,
+            `onednn` and `torch` need no compiler; `auto` takes the fastest that works. Sampling
+            is native wherever the native kernels load.
         device: Where to run.
         memory_bytes: Memory the process may use; None takes most of what is free.
         seed: Seed of every random choice.

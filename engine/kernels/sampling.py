@@ -85,13 +85,20 @@ def sample_from(probs: Tensor, uniforms: Sequence[float]) -> Tensor:
 
     Returns:
         [num_tokens] int64. A token of zero probability is never returned, for no uniform.
+
+    Raises:
+        NumericError: A row has no mass, or NaN.
     """
     native = native_for(probs)
     if native is not None:
         rows = probs.contiguous()
         drawn = [native.draw(p, None, -1, u) for p, u in zip(rows, uniforms, strict=True)]
+        if min(drawn, default=0) < 0:
+            raise NumericError("a distribution has NaN or no mass: the model is broken")
         return torch.tensor(drawn, dtype=torch.int64)
     cumulative = probs.double().cumsum(dim=-1)
+    if not bool((cumulative[:, -1] > 0).all()):
+        raise NumericError("a distribution has NaN or no mass: the model is broken")
     points = torch.tensor(uniforms, dtype=torch.float64, device=probs.device).unsqueeze(1)
     points = points * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, points, right=True).squeeze(1)
@@ -114,7 +121,7 @@ def sample_residual(p: Tensor, q: Tensor | None, draft: int, uniform: float) -> 
 
     Source: Leviathan et al. 2023, section 2.3.
     """
-    native = native_for(p)
+    native = native_for(p) if q is None else native_for(p, q)
     if native is not None:
         token = native.draw(p.contiguous(), None if q is None else q.contiguous(), draft, uniform)
         return token if token >= 0 else None
@@ -125,9 +132,9 @@ def sample_residual(p: Tensor, q: Tensor | None, draft: int, uniform: float) -> 
     return int(sample_from(residual, [uniform])) if bool(residual.any()) else None
 
 
-def native_for(values: Tensor) -> NativeSampling | None:
+def native_for(*values: Tensor) -> NativeSampling | None:
     """The native functions where they load and can read such values."""
-    if values.device.type != "cpu" or values.dtype != torch.float32:
+    if any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in values):
         return None
     library = load()
     return NativeSampling(library) if isinstance(library, Library) else None

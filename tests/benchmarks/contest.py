@@ -5,14 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from tests.benchmarks.machine import read_bandwidth, read_ticks
-from tests.benchmarks.peers import Peer
 from tests.benchmarks.spread import Spread, ratio, spread
 
 OURS = "ours"
 _SEED = 20
 _TIMEOUT_S = 600.0
+
+
+class Contestant(Protocol):
+    """Whoever can be asked for a run; see `tests.benchmarks.peers.Peer`."""
+
+    def ask(self, command: Mapping[str, object], timeout_s: float) -> dict[str, Any]:
+        """The answer to one command."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +126,7 @@ class Result:
         }
 
 
-def run_once(peer: Peer, task: Task) -> Run:
+def run_once(peer: Contestant, task: Task) -> Run:
     """One measurement of one contestant.
 
     Raises:
@@ -133,7 +141,7 @@ def run_once(peer: Peer, task: Task) -> Run:
 
 
 def run_blocks(
-    tasks: Sequence[tuple[Task, Mapping[str, Peer]]],
+    tasks: Sequence[tuple[Task, Mapping[str, Contestant]]],
     num_blocks: int,
     on_run: Callable[[str], None],
     *,

@@ -12,6 +12,14 @@ from pathlib import Path
 from autotune.device.detection import DeviceInfo
 
 _ROOT = Path(__file__).resolve().parents[2]
+# Asked when the benchmark starts: a commit made while it runs is not what it measured.
+_COMMIT = subprocess.run(
+    ["git", "describe", "--always", "--dirty"],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+).stdout.strip()
 
 
 def report(
@@ -25,16 +33,9 @@ def report(
         details: Everything behind them, as JSON values.
         device: Where they were measured.
     """
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
     conditions = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
+        "commit": _COMMIT,
         "device": device.name,
         "isa": sorted(device.isa),
     }

@@ -52,7 +52,7 @@ def test_every_block_runs_every_contestant_once_in_changing_order() -> None:
     """Nobody always goes first."""
     asked: list[str] = []
     peers = {name: Entrant(name, asked, 1.0) for name in (OURS, "vllm")}
-    run_blocks([(TASK, peers)], 10, lambda text: None, with_bandwidth="")  # type: ignore[dict-item]
+    run_blocks([(TASK, peers)], 10, lambda text: None, with_bandwidth="")
     blocks = [tuple(asked[i : i + 2]) for i in range(0, 20, 2)]
     assert set(blocks) == {(OURS, "vllm"), ("vllm", OURS)}
 
@@ -60,7 +60,7 @@ def test_every_block_runs_every_contestant_once_in_changing_order() -> None:
 def test_rates_land_with_their_contestant() -> None:
     """Whatever the order was."""
     peers = {OURS: Entrant(OURS, [], 3.0), "vllm": Entrant("vllm", [], 2.0)}
-    (found,) = run_blocks([(TASK, peers)], 3, lambda text: None, with_bandwidth="")  # type: ignore[dict-item]
+    (found,) = run_blocks([(TASK, peers)], 3, lambda text: None, with_bandwidth="")
     assert found.decode(OURS) == [3.0] * 3
     assert found.total("vllm") == [1.0] * 3
     assert found.decode_ratio("vllm") == Spread(1.5, 1.5, 1.5)

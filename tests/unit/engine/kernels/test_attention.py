@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine.checkpoint.config import ModelConfig
 from engine.kernels.attention import TorchAttention, prepare_attention
+from engine.kernels.backend import Backend
 from engine.kernels.native.attention import NativeAttention
 from engine.kernels.native.library import Library
 from engine.kernels.rotary import RotaryTables
@@ -300,7 +301,7 @@ def test_heads_that_do_not_suit_are_left_to_the_reference(native: Library) -> No
     [("native", NativeAttention), ("onednn", TorchAttention), ("torch", TorchAttention)],
 )
 def test_only_the_native_backend_uses_the_kernel(
-    native: Library, backend: str, kind: type[object]
+    native: Library, backend: Backend, kind: type[object]
 ) -> None:
     """The packed operators have no attention of their own."""
     config = make_config(64)
@@ -310,7 +311,7 @@ def test_only_the_native_backend_uses_the_kernel(
         layout_of(RAGGED),
         tables_of(config),
         filled_cache(config),
-        backend,  # type: ignore[arg-type]
+        backend,
     )
 
     assert isinstance(attention, kind)

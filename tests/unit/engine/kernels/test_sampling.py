@@ -344,6 +344,20 @@ def test_the_residual_has_exactly_its_law(p: list[int], q: list[int], certain: b
             assert token == i
 
 
+@pytest.mark.parametrize("row", [[0.0, 0.0], [0.5, math.nan]])
+def test_no_token_is_drawn_from_nothing(row: list[float]) -> None:
+    """A row without mass, or with NaN, is an error and never a token."""
+    with pytest.raises(NumericError, match="no mass"):
+        sample_from(torch.tensor([[0.5, 0.5], row]), [0.3, 0.3])
+
+
+def test_distributions_of_two_types_are_compared_as_they_are() -> None:
+    """Float64 drafts against a float32 target take the reference's way."""
+    p, q = torch.tensor([0.2, 0.8]), torch.tensor([0.9, 0.1], dtype=torch.float64)
+
+    assert sample_residual(p, q, 0, 0.5) == 1
+
+
 def test_nothing_left_is_told() -> None:
     """P == q and a draft that has all of p leave no residual."""
     p = torch.tensor([0.25, 0.75, 0.0])
