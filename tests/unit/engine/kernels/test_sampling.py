@@ -344,6 +344,26 @@ def test_the_residual_has_exactly_its_law(p: list[int], q: list[int], certain: b
             assert token == i
 
 
+@pytest.mark.parametrize("vocab", [511, 512, 513, 5000])
+@pytest.mark.parametrize("share", [0.001, 0.1, 1.0])
+def test_every_token_of_a_large_vocabulary_has_its_share(share: float, vocab: int) -> None:
+    """Whole weights, so that cumulative sums are exact: any uniform has one right answer."""
+    generator = torch.Generator().manual_seed(vocab)
+    weights_of = torch.randint(1, 9, (vocab,), generator=generator).double()
+    weights_of *= torch.rand(vocab, generator=generator) < share
+    weights_of[[vocab // 3, vocab - 2]] += 4.0  # more than can be taken
+    taken = torch.randint(0, 4, (vocab,), generator=generator).double()
+    uniforms = [0.0, ALMOST_ONE, *torch.rand(200, generator=generator).double().tolist()]
+
+    drawn = sample_from(weights_of.float().expand(len(uniforms), -1), uniforms).tolist()
+    left = (weights_of - taken).clamp(min=0)
+    residual = [sample_residual(weights_of.float(), taken.float(), 0, u) for u in uniforms]
+
+    for law, tokens in ((weights_of, drawn), (left, residual)):
+        edges = law.cumsum(0)
+        assert tokens == [int((edges <= u * edges[-1]).sum()) for u in uniforms]
+
+
 @pytest.mark.parametrize("row", [[0.0, 0.0], [0.5, math.nan]])
 def test_no_token_is_drawn_from_nothing(row: list[float]) -> None:
     """A row without mass, or with NaN, is an error and never a token."""
