@@ -17,6 +17,7 @@ from engine.model import Transformer
 from engine.request import Request, Sequence
 from engine.verify_batch import log_probs, verify_batch
 from policies.counters import SpecDecodeCounters
+from policies.types import VerificationRule
 
 _PREFILL_CHUNK = 512  # tokens; bounds the attention mask of a long prompt
 
@@ -138,6 +139,7 @@ class Engine:
         num_speculative_tokens: int = 0,
         draft_temperature: float | None = None,
         *,
+        rule: VerificationRule = VerificationRule.RATIO,
         record: bool = False,
     ) -> list[RowOutcome]:
         """One decode round for every running sequence: draft, verify, accept, commit.
@@ -145,6 +147,7 @@ class Engine:
         Args:
             num_speculative_tokens: K, at most; rows near their end draft less.
             draft_temperature: As in `Drafter.propose`.
+            rule: How sampled requests accept drafts that were drawn from a distribution.
             record: Also return the log-probability of each emitted token.
 
         Returns:
@@ -169,7 +172,7 @@ class Engine:
         )
         logits = self.target.logits(hidden)
         first_rows = list(accumulate(q_lens[:-1], initial=0))
-        verdict, probs = verify_batch(logits, first_rows, sequences, proposal)
+        verdict, probs = verify_batch(logits, first_rows, sequences, proposal, rule)
         self.num_fallbacks += verdict.num_fallbacks
         outcomes = []
         for row, (slot, sequence) in enumerate(zip(slots, sequences, strict=True)):
@@ -199,6 +202,7 @@ class Engine:
         batch_size: int,
         num_speculative_tokens: int = 0,
         draft_temperature: float | None = None,
+        rule: VerificationRule = VerificationRule.RATIO,
         record: bool = False,
         on_round: Callable[[list[RowOutcome]], None] | None = None,
         on_finish: Callable[[int, Sequence], None] | None = None,
@@ -210,6 +214,7 @@ class Engine:
             batch_size: Rows in flight, at most the engine's slots.
             num_speculative_tokens: K.
             draft_temperature: As in `Drafter.propose`.
+            rule: As in `round`.
             record: As in `round`.
             on_round: Called with the outcomes of every round.
             on_finish: Called with the slot and the finished sequence before the slot is freed.
@@ -237,7 +242,9 @@ class Engine:
                         self.admit(slot, request)
                         running[slot] = index
                         self._retire(running, finished, on_finish)
-                outcomes = self.round(num_speculative_tokens, draft_temperature, record=record)
+                outcomes = self.round(
+                    num_speculative_tokens, draft_temperature, rule=rule, record=record
+                )
                 if on_round is not None and outcomes:
                     on_round(outcomes)
                 for outcome in outcomes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine import large_pages
 from engine.checkpoint.config import ModelConfig
 
 
@@ -60,8 +61,12 @@ class KvCache:
     ) -> KvCache:
         """Zeroed memory: unwritten positions are masked, but must never be NaN."""
         shape = (config.num_layers, num_slots, config.num_kv_heads, max_len, config.head_dim)
-        keys = torch.zeros(shape, dtype=dtype, device=device)
-        return cls(keys, torch.zeros_like(keys), [0] * num_slots)
+        if device.type == "cpu":
+            keys, values = large_pages.zeros(shape, dtype), large_pages.zeros(shape, dtype)
+        else:
+            keys = torch.zeros(shape, dtype=dtype, device=device)
+            values = torch.zeros_like(keys)
+        return cls(keys, values, [0] * num_slots)
 
     @staticmethod
     def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:

@@ -2,7 +2,7 @@
 
 Three kinds of drafters need three ways: those whose distribution depends on the tokens alone,
 those whose drafts depend on where the round began, and deterministic ones. None needs a pass of
-the target.
+the target, and one pass of the drafter serves every verification rule.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from math import exp
+from math import inf
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,19 +19,43 @@ from torch import Tensor
 from engine.drafters.base import Drafter
 from engine.kernels.sampling import best_tokens, processed_probs
 from engine.record import Trajectory
+from policies.types import VerificationRule
 
 
 @dataclass(frozen=True, slots=True)
 class StartProfile:
     """What a drafter achieves from every start position of one trajectory.
 
+    W_t(j) is the chance that a round starting at t accepts its first j drafts, given that the
+    answer is y. It needs nothing of the target but p(y_i). Let r_i = q(y_i) / p(y_i) be the ratios
+    along the round:
+
+    - Delta rule: 1 as long as the drafts are those of y.
+    - Ratio rule: prod_{i <= j} min(1, r_i).
+    - Block rule: min(1, r_1, r_1 r_2, ..., r_1...r_j), a running minimum. For: a round drafts
+      exactly y_1..y_j and accepts at least as many with probability q(y_1)...q(y_j) P_j, where
+      P_j = min(1, P_{j-1} / r_j) = min_{m <= j} 1 / (r_{m+1}...r_j) (`engine.verify_block`); the
+      token after j accepted drafts, drafted or recovered, has the law p, and so has all that
+      follows; so Bayes' rule divides by p(y_1)...p(y_j), and r_1...r_j P_j is that minimum.
+
+    Every factor of the ratio rule is at most every ratio, so its W is never above the block rule's.
+
     Attributes:
-        survival: [n, K_max] float64, W_t(j) for j = 1..K_max; 0 beyond the end of the answer.
+        survival: [n, K_max] float64, W_t(j) for j = 1..K_max under the ratio rule, or the delta
+            rule where the drafts are deterministic; 0 beyond the end of the answer.
         num_proposed: [n] int64, draft tokens the round would verify (at most K_max).
+        block_survival: The same under the block rule; None where the drafts are deterministic.
     """
 
     survival: Tensor
     num_proposed: Tensor
+    block_survival: Tensor | None = None
+
+    def survival_by(self, rule: VerificationRule) -> Tensor:
+        """[n, K_max] float64, W_t(j) under a rule."""
+        if rule is VerificationRule.BLOCK and self.block_survival is not None:
+            return self.block_survival
+        return self.survival
 
 
 def profile_tokens(
@@ -60,11 +85,11 @@ def profile_tokens(
     if not limits:
         return [_empty(max_drafts)] * len(draft_temperatures)
     wanted = torch.tensor(trajectory.output_tokens[1:], device=logits.device)
+    beyond = torch.full((max_drafts,), -inf, dtype=torch.float64)
     profiles = []
-    for accept in _acceptances(logits, wanted, trajectory, draft_temperatures):
-        padded = torch.cat((accept, torch.zeros(max_drafts, dtype=torch.float64)))
-        windows = padded.unfold(0, max_drafts, 1)[: len(limits)]
-        profiles.append(StartProfile(windows.cumprod(dim=1), torch.tensor(limits)))
+    for ratios in _log_ratios(logits, wanted, trajectory, draft_temperatures):
+        windows = torch.cat((ratios.values, beyond)).unfold(0, max_drafts, 1)[: len(limits)]
+        profiles.append(_start_profile(_LogRatios(windows, ratios.deterministic), limits))
     return profiles
 
 
@@ -102,12 +127,17 @@ def profile_steps(
     found = torch.searchsorted(columns, tokens).clamp(max=columns.shape[0] - 1)
     wanted = torch.where(columns[found] == tokens, found, -1)
     shape = (len(draft_temperatures), count, max_drafts)
-    accept = torch.zeros(shape, dtype=torch.float64)
+    windows = torch.full(shape, -inf, dtype=torch.float64)
+    deterministic = [False] * len(draft_temperatures)
     for step, logits in enumerate(steps):
-        rows = _acceptances(logits, wanted[step:], trajectory, draft_temperatures, step)
-        for index, row in enumerate(rows):
-            accept[index, : count - step, step] = row
-    return [StartProfile(rows.cumprod(dim=1), torch.tensor(limits)) for rows in accept]
+        every = _log_ratios(logits, wanted[step:], trajectory, draft_temperatures, step)
+        for index, ratios in enumerate(every):
+            windows[index, : count - step, step] = ratios.values
+            deterministic[index] = ratios.deterministic
+    return [
+        _start_profile(_LogRatios(rows, certain), limits)
+        for rows, certain in zip(windows, deterministic, strict=True)
+    ]
 
 
 def profile_rollouts(
@@ -161,14 +191,24 @@ def _empty(max_drafts: int) -> StartProfile:
     )
 
 
-def _acceptances(
+class _LogRatios(NamedTuple):
+    """log(q / p) of output tokens [..., K_max] float64; -inf where they cannot be drafted.
+
+    Deterministic drafts have 0 where they are the token, and -inf elsewhere.
+    """
+
+    values: Tensor
+    deterministic: bool
+
+
+def _log_ratios(
     logits: Tensor,
     wanted: Tensor,
     trajectory: Trajectory,
     draft_temperatures: Seq[float | None],
     skip: int = 0,
-) -> list[Tensor]:
-    """min(1, q / p) of each wanted column, or 1 where the greedy draft is it.
+) -> list[_LogRatios]:
+    """The ratios of each wanted column.
 
     Args:
         logits: [n, columns].
@@ -178,22 +218,34 @@ def _acceptances(
         skip: How many output tokens further than the second the rows begin.
 
     Returns:
-        [n] float64 on the CPU, where profiles live, for each draft temperature.
+        [n] on the CPU, where profiles live, for each draft temperature.
     """
     params = trajectory.request.params
-    greedy = (best_tokens(logits) == wanted).double().cpu()
-    target = torch.tensor([exp(v) for v in trajectory.log_probs[skip:]], dtype=torch.float64)
-    accepted = []
+    greedy = (best_tokens(logits) == wanted).double().log().cpu()
+    target = torch.tensor(trajectory.log_probs[skip:], dtype=torch.float64)
+    found = []
     for temperature in draft_temperatures:
         used = params.temperature if temperature is None else temperature
         if params.is_greedy or used == 0.0:
-            accepted.append(greedy)
+            found.append(_LogRatios(greedy, True))
             continue
         count = logits.shape[0]
         probs = processed_probs(
             logits, [used] * count, [params.top_k] * count, [params.top_p] * count
         )
         drafted = probs.gather(1, wanted.clamp(min=0).unsqueeze(1)).squeeze(1)
-        drafted = torch.where(wanted >= 0, drafted, 0.0).double().cpu()
-        accepted.append((drafted / target).clamp(max=1.0))
-    return accepted
+        drafted = torch.where(wanted >= 0, drafted, 0.0).double().log().cpu()
+        found.append(_LogRatios(drafted - target, False))
+    return found
+
+
+def _start_profile(ratios: _LogRatios, limits: list[int]) -> StartProfile:
+    """Chances under every rule from the ratios [n, K_max] along each round.
+
+    Logarithms keep products of many large ratios finite.
+    """
+    survival = ratios.values.clamp(max=0.0).cumsum(dim=1).exp()
+    if ratios.deterministic:
+        return StartProfile(survival, torch.tensor(limits))
+    lowest = ratios.values.cumsum(dim=1).cummin(dim=1).values
+    return StartProfile(survival, torch.tensor(limits), lowest.clamp(max=0.0).exp())

@@ -2,9 +2,8 @@
 
 Lossless speculation does not change the law of the output, so the recorded answer y is a fair
 sample under every configuration. Given y, the chance that a round starting at t accepts its first
-j drafts, W_t(j), is known: for the ratio rule the product of min(1, q(y_i) / p(y_i)), for
-deterministic proposals 1 while they match y. Rounds then form a Markov chain over start positions
-whose expected visits give every figure for one K.
+j drafts, W_t(j), is known (see `engine.profile.StartProfile`). Rounds then form a Markov chain over
+start positions whose expected visits give every figure for one K.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.profile import StartProfile
+from policies.types import VerificationRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +76,20 @@ class Replay:
         return float(1 + (by_drafts * drafts).sum() / by_drafts.sum())
 
 
-def replay(profiles: Seq[StartProfile], num_speculative_tokens: int) -> Replay:
+def replay(
+    profiles: Seq[StartProfile],
+    num_speculative_tokens: int,
+    rule: VerificationRule = VerificationRule.RATIO,
+) -> Replay:
     """Expected counts for one K.
 
     Args:
         profiles: One per trajectory; trajectories without decode rounds count as zeros.
         num_speculative_tokens: K >= 1, at most the profiles' K_max.
+        rule: How drafts that were drawn from a distribution are accepted.
 
     Returns:
-        Counts per trajectory. Exact for every lossless rule behind `survival`.
+        Counts per trajectory, exact expectations given the answers.
 
     Source: expected visits of the chain with transitions P_t(j) = W_t(j) - W_t(j + 1).
     """
@@ -96,7 +101,7 @@ def replay(profiles: Seq[StartProfile], num_speculative_tokens: int) -> Replay:
     for row, profile in enumerate(profiles):
         count = int(lengths[row])
         survival[row, :count, 0] = 1.0
-        survival[row, :count, 1 : k + 1] = profile.survival[:, :k]
+        survival[row, :count, 1 : k + 1] = profile.survival_by(rule)[:, :k]
         drafts[row, :count] = profile.num_proposed.clamp(max=k)
     positions = torch.arange(k + 2)
     survival *= positions <= drafts.unsqueeze(2)

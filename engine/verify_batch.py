@@ -12,10 +12,16 @@ from engine.kernels.sampling import best_tokens, processed_probs
 from engine.request import Sequence
 from engine.rng import Purpose, uniform
 from engine.verify import Verdict, verify_greedy, verify_sampled
+from engine.verify_block import verify_block
+from policies.types import VerificationRule
 
 
 def verify_batch(
-    logits: Tensor, first_rows: list[int], sequences: list[Sequence], proposal: Proposal
+    logits: Tensor,
+    first_rows: list[int],
+    sequences: list[Sequence],
+    proposal: Proposal,
+    rule: VerificationRule = VerificationRule.RATIO,
 ) -> tuple[Verdict, list[Tensor | None]]:
     """Accept drafts and choose the token after them.
 
@@ -24,6 +30,7 @@ def verify_batch(
         first_rows: Where each sequence's len(draft) + 1 rows begin in T.
         sequences: State of each row before the round.
         proposal: The drafts.
+        rule: How sampled rows accept drafts that were drawn from a distribution.
 
     Returns:
         The verdict over all rows, and the target's processed distributions [>= len(draft) + 1,
@@ -49,7 +56,9 @@ def verify_batch(
         for i, row in enumerate(greedy):
             accepted[row], following[row] = verdict.num_accepted[i], verdict.next_tokens[i]
     if sampled:
-        verdict, distributions = _verify_sampled(logits, first_rows, sequences, proposal, sampled)
+        verdict, distributions = _verify_sampled(
+            logits, first_rows, sequences, proposal, sampled, rule
+        )
         num_fallbacks = verdict.num_fallbacks
         for i, row in enumerate(sampled):
             accepted[row], following[row] = verdict.num_accepted[i], verdict.next_tokens[i]
@@ -76,8 +85,9 @@ def _verify_sampled(
     sequences: list[Sequence],
     proposal: Proposal,
     rows: list[int],
+    rule: VerificationRule,
 ) -> tuple[Verdict, list[Tensor]]:
-    """Ratio or delta rule over the sampled rows, and the distributions of each."""
+    """The rule over the sampled rows, and the distributions of each."""
     drafts = [proposal.tokens[row] for row in rows]
     params = [sequences[row].request.params for row in rows]
     counts = [len(draft) + 1 for draft in drafts]
@@ -102,7 +112,8 @@ def _verify_sampled(
     draft_probs = proposal.probs
     if draft_probs is not None and len(rows) < len(sequences):
         draft_probs = draft_probs[rows]
-    verdict = verify_sampled(
+    verify = verify_block if rule is VerificationRule.BLOCK else verify_sampled
+    verdict = verify(
         probs,
         drafts,
         draft_probs,

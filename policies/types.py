@@ -23,6 +23,19 @@ class OffMode(StrEnum):
     """Drafter not in memory: a restart."""
 
 
+class VerificationRule(StrEnum):
+    """How draft tokens that were drawn from a distribution are accepted.
+
+    The law of the output is the target's under both. Deterministic drafts leave no choice: they
+    are verified by the delta rule.
+    """
+
+    RATIO = "ratio"
+    """Token by token, each with min(1, p / q) (Leviathan et al. 2023)."""
+    BLOCK = "block"
+    """All drafts of a round jointly, which accepts no fewer (Sun et al. 2024)."""
+
+
 class CellStatus(StrEnum):
     """How far the evidence behind a schedule cell goes."""
 

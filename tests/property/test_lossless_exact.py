@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.verify import verify_sampled
+from tests.support.chains import CATALOGUE, dists, tables
 from tests.support.laws import (
     DELTA,
     RATIO,
@@ -44,38 +45,6 @@ RULES = {
     "delta of a bad draft": Drafting(law=least_of, claim=None),
 }
 ALMOST_ONE = 1 - Fraction(1, 2**53)  # the largest uniform
-
-# Each entry: rows of the target's table, rows of the draft's. Tables of different lengths make
-# every context its own.
-CATALOGUE = {
-    "binary": ([dist(3, 2), dist(1, 4), dist(2, 1)], [dist(1, 1), dist(5, 1)]),
-    "skewed draft": (
-        [dist(6, 2, 1, 1), dist(1, 1, 5, 3), dist(2, 2, 2, 1)],
-        [dist(7, 2, 1, 1), dist(1, 9, 1, 1)],
-    ),
-    "draft equals target": ([dist(3, 1, 2), dist(1, 5, 1)], [dist(3, 1, 2), dist(1, 5, 1)]),
-    "disjoint supports": ([dist(1, 2, 0, 0), dist(0, 3, 1, 0)], [dist(0, 0, 1, 1)]),
-    "certain target": ([one_hot(3, 1), one_hot(3, 2), one_hot(3, 0)], [dist(1, 2, 2)]),
-    "certain draft": ([dist(2, 3, 4), dist(4, 1, 1)], [one_hot(3, 2), one_hot(3, 0)]),
-    "target with zeros": ([dist(3, 0, 1), dist(0, 1, 1)], [dist(1, 1, 1), dist(0, 3, 1)]),
-    "draft with zeros": ([dist(1, 1, 2), dist(5, 2, 1)], [dist(0, 1, 1), dist(2, 0, 1)]),
-}
-
-
-def dists(size: int) -> st.SearchStrategy[Dist]:
-    """Distributions with small denominators, zeros and certainties included."""
-    weights = st.lists(st.integers(0, 5), min_size=size, max_size=size)
-    return weights.filter(any).map(lambda w: dist(*w))
-
-
-@st.composite
-def tables(draw: st.DrawFn, max_vocab: int) -> tuple[list[Dist], list[Dist]]:
-    """A target's and a draft's table over one vocabulary."""
-    size = draw(st.integers(2, max_vocab))
-    return (
-        draw(st.lists(dists(size), min_size=1, max_size=4)),
-        draw(st.lists(dists(size), min_size=1, max_size=3)),
-    )
 
 
 @pytest.mark.parametrize("num_drafts", [1, 2, 3])

@@ -266,12 +266,23 @@ def round_law(
     prefix: Tokens,
     num_drafts: int,
     drafting: Drafting,
+    boxes: Callable[[Case], Iterator[Cell]] = cells,
 ) -> Law:
-    """Law of one round's tokens, integrated from an implementation's own decisions."""
+    """Law of one round's tokens, integrated from an implementation's own decisions.
+
+    Args:
+        verify: The implementation.
+        target: The target.
+        draft: The draft model.
+        prefix: Tokens before the round.
+        num_drafts: K.
+        drafting: How drafts come about.
+        boxes: The steps of the rule that the implementation follows.
+    """
     rows: list[tuple[Case, Cell]] = []
     weights: list[Fraction] = []
-    for drawn, case in _cases(target, draft, prefix, num_drafts, drafting):
-        for cell in cells(case):
+    for drawn, case in draft_cases(target, draft, prefix, num_drafts, drafting):
+        for cell in boxes(case):
             rows.append((case, cell))
             weights.append(drawn * cell.weight)
     verdict = run(verify, rows, delta=drafting.claim is None)
@@ -283,7 +294,7 @@ def round_law(
     return dict(law)
 
 
-def _cases(
+def draft_cases(
     target: Chain, draft: Chain, prefix: Tokens, num_drafts: int, drafting: Drafting
 ) -> Iterator[tuple[Fraction, Case]]:
     """Every sequence of draft tokens that can be drawn, with its probability."""

@@ -7,12 +7,10 @@ extern "C" {
 
 int64_t lanes() { return LANES; }
 
+int64_t has_tiles() { return HAS_TILES; }
+
 // Bytes of the panels of a linear layer.
-int64_t packed_bytes(const Linear* linear) {
-  int64_t width = linear->is_gated ? LANES : PANEL;
-  int64_t num_panels = (linear->num_out + width - 1) / width;
-  return num_panels * linear->num_in * PANEL * (linear->is_bfloat16 ? 2 : 4);
-}
+int64_t packed_bytes(const Linear* linear) { return packed_size(*linear); }
 
 void pack(const Linear* linear, const float* weight, void* panels) {
   pack_linear(*linear, weight, panels);

@@ -59,6 +59,7 @@ class Library:
 
     Attributes:
         lanes: Floats of a vector register; head dimensions must be multiples.
+        has_tiles: Weights that are bfloat16 numbers go through the processor's matrix unit.
         packed_bytes: (linear) -> bytes of its panels.
         pack: (linear, weight, panels).
         multiply: (linear, x, rows, residual or None, out).
@@ -77,6 +78,8 @@ class Library:
         loaded = ctypes.CDLL(path)
         loaded.lanes.restype = c_int64
         self.lanes = int(loaded.lanes())
+        loaded.has_tiles.restype = c_int64
+        self.has_tiles = bool(loaded.has_tiles())
         self.packed_bytes = loaded.packed_bytes
         self.packed_bytes.argtypes = [POINTER(LinearStruct)]
         self.packed_bytes.restype = c_int64

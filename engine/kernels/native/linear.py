@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from engine.kernels.native.library import LinearStruct, loaded
+from engine.large_pages import Arena
+
+_ARENA = Arena()  # of all models: a layer alone is smaller than a large page
 
 
 class NativeLinear:
@@ -61,7 +64,7 @@ class NativeLinear:
             eps=eps,
         )
         self._struct = ctypes.pointer(struct)
-        self._panels = torch.empty(self._library.packed_bytes(self._struct), dtype=torch.uint8)
+        self._panels = _ARENA.take(self._library.packed_bytes(self._struct))
         struct.panels = self._panels.data_ptr()
         self._library.pack(self._struct, weight.data_ptr(), self._panels.data_ptr())
 

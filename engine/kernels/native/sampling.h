@@ -5,15 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <vector>
 
+#include "select.h"
 #include "vectors.h"
 
-constexpr int64_t STRIDE = 8 * LANES;  // values that are looked at before a decision is taken
-
-// The largest of a row, first one first; false if that is NaN or infinite, or the row holds NaN.
-static bool find_best(const float* x, int64_t size, float& largest, int64_t& index) {
+// The largest of a row; false if that is NaN or infinite, or the row holds NaN.
+static bool find_largest(const float* x, int64_t size, float& largest) {
   Vec highest = broadcast(-INFINITY);
   Ints is_nan{};
   int64_t i = 0;
@@ -23,19 +21,24 @@ static bool find_best(const float* x, int64_t size, float& largest, int64_t& ind
     highest = select(values > highest, values, highest);
   }
   largest = max_lane(highest);
-  bool has_nan = any_lane(is_nan);
+  bool has_nan = true_lanes(is_nan) != 0;
   for (; i < size; i++) {
     has_nan |= x[i] != x[i];
     largest = x[i] > largest ? x[i] : largest;
   }
-  if (has_nan || !std::isfinite(largest)) return false;
-  for (index = 0; index + STRIDE <= size; index += STRIDE) {
+  return !has_nan && std::isfinite(largest);
+}
+
+// Where a value is found first; the row holds it.
+static int64_t find_first(const float* x, int64_t size, float value) {
+  int64_t index = 0;
+  for (; index + STRIDE <= size; index += STRIDE) {
     Ints found{};
-    for (int64_t j = index; j < index + STRIDE; j += LANES) found |= load(x + j) == largest;
-    if (any_lane(found)) break;
+    for (int64_t j = index; j < index + STRIDE; j += LANES) found |= load(x + j) == value;
+    if (true_lanes(found)) break;
   }
-  while (x[index] != largest) index++;
-  return true;
+  while (x[index] != value) index++;
+  return index;
 }
 
 // The best token of every row; returns how many rows have none.
@@ -43,81 +46,14 @@ static int64_t find_best_tokens(const float* logits, int64_t rows, int64_t size,
   int64_t num_broken = 0;
 #pragma omp parallel for schedule(static) reduction(+ : num_broken) if (rows > 1)
   for (int64_t row = 0; row < rows; row++) {
+    const float* x = logits + row * size;
     float largest;
-    num_broken += !find_best(logits + row * size, size, largest, tokens[row]);
+    if (find_largest(x, size, largest))
+      tokens[row] = find_first(x, size, largest);
+    else
+      num_broken++;
   }
   return num_broken;
-}
-
-// Sum in double, in blocks of lanes.
-static double mass_of(const float* weights, int64_t size) {
-  double sums[LANES] = {};
-  int64_t i = 0;
-  for (; i + LANES <= size; i += LANES)
-    for (int lane = 0; lane < LANES; lane++) sums[lane] += weights[i + lane];
-  double total = 0.0;
-  for (; i < size; i++) total += weights[i];
-  for (int lane = 0; lane < LANES; lane++) total += sums[lane];
-  return total;
-}
-
-// The smallest weight of the nucleus: the largest t such that the weights >= t have the wanted
-// mass. Selection by mass (a weighted quickselect); reorders `from`.
-static float nucleus_threshold(float* from, float* to, double wanted) {
-  double above = 0.0;
-  while (true) {
-    float a = from[0], b = from[(to - from) / 2], c = to[-1];
-    float pivot = std::max(std::min(a, b), std::min(std::max(a, b), c));
-    float* greater = std::partition(from, to, [pivot](float x) { return x > pivot; });
-    double mass = above + mass_of(from, greater - from);
-    if (mass >= wanted) {
-      to = greater;
-      continue;
-    }
-    float* equal = std::partition(greater, to, [pivot](float x) { return x == pivot; });
-    above = mass + static_cast<double>(pivot) * (equal - greater);
-    if (above >= wanted || equal == to) return pivot;
-    from = equal;
-  }
-}
-
-// The weights above a floor, in order.
-static void collect(const float* weights, int64_t size, float floor, std::vector<float>& kept) {
-  kept.clear();
-  for (int64_t i = 0; i < size; i += STRIDE) {
-    int64_t end = std::min(size, i + STRIDE);
-    if (end - i == STRIDE) {
-      Ints heavy{};
-      for (int64_t j = i; j < end; j += LANES) heavy |= load(weights + j) > broadcast(floor);
-      if (!any_lane(heavy)) continue;
-    }
-    for (int64_t j = i; j < end; j++)
-      if (weights[j] > floor) kept.push_back(weights[j]);
-  }
-}
-
-// Sets the weights outside the nucleus to zero; the others may have any scale.
-static void keep_nucleus(float* weights, int64_t size, double top_p) {
-  static thread_local std::vector<float> kept;
-  double total = mass_of(weights, size), wanted = top_p * total;
-  // All that is lighter than what may be left out, divided by the row's size, can be left out. Few
-  // weights are that heavy as a rule, so a higher floor is tried first.
-  double floor = (total - wanted) / 64;
-  double lowest = (total - wanted) / size * 0.5;
-  do {
-    collect(weights, size, static_cast<float>(std::max(floor, lowest)), kept);
-    if (floor <= lowest || mass_of(kept.data(), kept.size()) >= wanted) break;
-    floor /= 32;
-  } while (true);
-  float threshold = nucleus_threshold(kept.data(), kept.data() + kept.size(), wanted);
-  for (int64_t i = 0; i < size; i++) weights[i] = weights[i] >= threshold ? weights[i] : 0.0f;
-}
-
-static float top_k_threshold(const float* x, int64_t size, int64_t top_k) {
-  static thread_local std::vector<float> copy;
-  copy.assign(x, x + size);
-  std::nth_element(copy.begin(), copy.begin() + (top_k - 1), copy.end(), std::greater<float>());
-  return copy[top_k - 1];
 }
 
 struct Processing {
@@ -127,18 +63,9 @@ struct Processing {
   const double* top_ps;
 };
 
-static bool process_row(const float* x, int64_t size, float temperature, int64_t top_k,
-                        double top_p, float* out) {
-  float largest;
-  int64_t best;
-  if (!find_best(x, size, largest, best)) return false;
-  if (temperature == 0.0f) {
-    std::fill(out, out + size, 0.0f);
-    out[best] = 1.0f;
-    return true;
-  }
-  bool cuts = top_k > 0 && top_k < size;
-  float lowest = cuts ? top_k_threshold(x, size, top_k) : -INFINITY;
+// exp((x - largest) / temperature) where x >= lowest, else 0.
+static void weigh_row(const float* x, int64_t size, float largest, float lowest,
+                      float temperature, float* out) {
   float inverse = 1.0f / temperature;
   int64_t i = 0;
   for (; i + LANES <= size; i += LANES) {
@@ -150,9 +77,42 @@ static bool process_row(const float* x, int64_t size, float temperature, int64_t
     float weight = exponential(broadcast((x[i] - largest) * inverse))[0];
     out[i] = x[i] >= lowest ? weight : 0.0f;
   }
-  if (top_p < 1.0) keep_nucleus(out, size, top_p);
-  float scale = static_cast<float>(1.0 / mass_of(out, size));
-  for (int64_t j = 0; j < size; j++) out[j] *= scale;
+}
+
+static double mass_of(const float* weights, int64_t size) {
+  DoubleSum sums;
+  double rest = 0.0;
+  int64_t i = 0;
+  for (; i + LANES <= size; i += LANES) sums.add(weights + i);
+  for (; i < size; i++) rest += weights[i];
+  return sums.total() + rest;
+}
+
+static bool process_row(const float* x, int64_t size, float temperature, int64_t top_k,
+                        double top_p, float* out) {
+  float largest;
+  if (!find_largest(x, size, largest)) return false;
+  if (temperature == 0.0f) {
+    std::fill(out, out + size, 0.0f);
+    out[find_first(x, size, largest)] = 1.0f;
+    return true;
+  }
+  float lowest = -INFINITY;
+  if (top_k > 0 && top_k < size)
+    lowest = select_largest<Number>(x, size, top_k, lowest, largest).least;
+  weigh_row(x, size, largest, lowest, temperature, out);
+  double total = mass_of(out, size);
+  float least = 0.0f;
+  if (top_p < 1.0) {
+    double wanted = top_p * total;
+    // What is lighter than this is, all together, less than what may be left out.
+    float lightest = static_cast<float>((total - wanted) / size * 0.5);
+    Selected nucleus = select_largest<Mass>(out, size, wanted, lightest, 2.0f);
+    least = nucleus.least;
+    total = nucleus.amount;
+  }
+  float scale = static_cast<float>(1.0 / total);
+  for (int64_t i = 0; i < size; i++) out[i] = out[i] >= least ? out[i] * scale : 0.0f;
   return true;
 }
 
@@ -189,12 +149,14 @@ static int64_t sample(const Weights& weights, int64_t size, double u) {
   double total = 0.0;
   for (int64_t start = 0; start < size; start += STEP) {
     int64_t end = std::min(size, start + STEP), i = start;
-    double sums[LANES] = {};
-    for (; i + LANES <= end; i += LANES)
-      for (int lane = 0; lane < LANES; lane++) sums[lane] += weights.at(i + lane);
-    double mass = 0.0;
+    DoubleSum sums;
+    for (; i + LANES <= end; i += LANES) {
+      float taken[LANES];
+      for (int lane = 0; lane < LANES; lane++) taken[lane] = weights.at(i + lane);
+      sums.add(taken);
+    }
+    double mass = sums.total();
     for (; i < end; i++) mass += weights.at(i);
-    for (int lane = 0; lane < LANES; lane++) mass += sums[lane];
     masses.push_back(mass);
     total += mass;
   }

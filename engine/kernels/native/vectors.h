@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <utility>
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
 #elif defined(__AVX__)
@@ -94,10 +98,30 @@ static inline float add_lanes(Vec x) {
   return sum;
 }
 
-static inline bool any_lane(Ints x) {
-  int32_t any = 0;
-  for (int i = 0; i < LANES; i++) any |= x[i];
-  return any != 0;
+// A sum in double. From memory, since compilers split wider vectors badly.
+struct DoubleSum {
+  double lanes[LANES] = {};
+  void add(const float* from) {
+    for (int lane = 0; lane < LANES; lane++) lanes[lane] += from[lane];
+  }
+  double total() const {
+    double sum = 0.0;
+    for (int lane = 0; lane < LANES; lane++) sum += lanes[lane];
+    return sum;
+  }
+};
+
+// Bit i tells whether lane i of a comparison is true.
+static inline uint32_t true_lanes(Ints x) {
+#if defined(__AVX512DQ__)
+  return _mm512_movepi32_mask((__m512i)x);
+#elif defined(__AVX__) && !defined(__AVX512F__)
+  return _mm256_movemask_ps((__m256)x);
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < LANES; i++) bits |= static_cast<uint32_t>(x[i] < 0) << i;
+  return bits;
+#endif
 }
 
 // The largest lane; NaN counts for nothing.

@@ -15,8 +15,10 @@ from engine.kernels.native.build import build
 from engine.kernels.native.library import Library, loaded
 
 _PLAIN = "-march=x86-64" if platform.machine() == "x86_64" else "-march=native"
+# Without the matrix unit, whose own sums differ from those of vectors.
+_VECTORS = ("-march=native", "-mno-amx-tile") if _PLAIN != "-march=native" else (_PLAIN,)
 # Pretending to have AVX-512 makes the compiler cut each vector into what the processor has.
-_PRETENDED = ("-march=native", "-D__AVX512F__", "-Wno-psabi")
+_PRETENDED = (*_VECTORS, "-D__AVX512F__", "-Wno-psabi")
 _WIDTHS: dict[str, tuple[str, ...]] = {"own": (), "4": (_PLAIN,), "16": _PRETENDED}
 
 
