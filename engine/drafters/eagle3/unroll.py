@@ -82,7 +82,8 @@ def unroll(
         scores = query @ context_keys.unsqueeze(2).transpose(-1, -2)
         scores = scores.masked_fill(hidden_from, float("-inf"))
         own = [(query * keys.unsqueeze(2)).sum(-1, keepdim=True) for keys in own_keys]
-        weights = torch.cat([scores, *own], dim=-1).float().softmax(-1).to(scores.dtype)
+        at_least = torch.promote_types(scores.dtype, torch.float32)
+        weights = torch.cat([scores, *own], dim=-1).softmax(-1, at_least).to(scores.dtype)
         attended = weights[..., :length] @ context_values.unsqueeze(2)
         for index, values in enumerate(own_values):
             attended = attended + weights[..., length + index, None] * values.unsqueeze(2)

@@ -125,7 +125,7 @@ def test_off_has_no_faults() -> None:
     """Whatever the world."""
     for family in FAMILIES.values():
         found = faults_of(family(1).world, decision(dict.fromkeys((1, 4, 16, 64), OFF)))
-        assert not (found.false_publish or found.harmful or found.dead)
+        assert not any((found.false_publish, found.harmful, found.dead))
 
 
 def test_a_decision_must_cover_the_world() -> None:

@@ -145,8 +145,8 @@ def test_every_start_and_step_equals_drafting_one_by_one(shape: str) -> None:
         inside = min(NUM_STEPS, 11 - start)
         wanted, logits = reference(head, tokens, features, start, inside)
         found = torch.stack([out[0, start] for out in steps[:inside]])
-        torch.testing.assert_close(found, torch.from_numpy(wanted), rtol=0, atol=2e-5)
-        torch.testing.assert_close(head.logits(found), torch.from_numpy(logits), rtol=0, atol=2e-5)
+        torch.testing.assert_close(found, torch.from_numpy(wanted), rtol=0, atol=1e-6)
+        torch.testing.assert_close(head.logits(found), torch.from_numpy(logits), rtol=0, atol=1e-6)
 
 
 def test_the_shapes_differ() -> None:
@@ -179,7 +179,7 @@ def test_a_padded_batch_equals_its_rows(shape: str) -> None:
             inside = min(NUM_STEPS, len(tokens) - 1 - start)
             wanted, _ = reference(head, tokens, features, start, inside)
             found = torch.stack([out[row, column] for out in steps[:inside]])
-            torch.testing.assert_close(found, torch.from_numpy(wanted), rtol=0, atol=2e-5)
+            torch.testing.assert_close(found, torch.from_numpy(wanted), rtol=0, atol=1e-6)
 
 
 def test_states_after_the_start_do_not_matter() -> None:
