@@ -66,7 +66,8 @@ class TuneSettings(BaseModel):
         validate_blocks: Fresh paired blocks per finalist.
         window_s: Seconds of one arm's window; a block has four.
         max_len: Longest sequence, prompt and output.
-        dtype: Compute type; `auto` takes bfloat16 where the processor multiplies it natively.
+        dtype: Compute type; `auto` takes float32 where the native kernels work, else bfloat16 where
+            the processor multiplies it.
         backend: Kernels of the models on a CPU: `native` is compiled here and computes in float32,
             `onednn` and `torch` need no compiler; `auto` takes the fastest that works. Sampling
             is native wherever the native kernels load.

@@ -7,7 +7,7 @@ tokens a row brings). Linear layers see the flat tokens, attention sees a padded
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,27 +15,11 @@ from torch import Tensor
 from engine.checkpoint.config import ModelConfig
 from engine.kernels.attention import prepare_attention
 from engine.kernels.backend import Backend, resolve_backend
+from engine.kernels.decoder import Decoder, DecoderLayer
 from engine.kernels.linear import Linear, RmsNorm, make_linear
 from engine.kernels.rotary import RotaryTables
 from engine.kv_cache import KvCache
 from engine.layout import StepLayout
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderLayer:
-    """The four products of one layer.
-
-    Attributes:
-        qkv: Norm, then queries, keys and values in one product.
-        attention_out: Output of the attention, added to the residual stream.
-        gate_up: Norm, then gate and up in one product, then SwiGLU.
-        down: Output of the MLP, added to the residual stream.
-    """
-
-    qkv: Linear
-    attention_out: Linear
-    gate_up: Linear
-    down: Linear
 
 
 class Transformer:
@@ -66,7 +50,7 @@ class Transformer:
             max_len: Positions the rotary tables cover.
         """
         self.config = config
-        self.layers = tuple(layers)
+        self.decoder = Decoder(layers)
         self.embedding = embedding
         self.final_norm = final_norm
         self.head = head
@@ -168,7 +152,7 @@ class Transformer:
             )
         return Transformer(
             replace(self.config, num_layers=num_layers),
-            self.layers[:num_layers],
+            self.decoder.layers[:num_layers],
             self.embedding,
             self.final_norm,
             self.head,
@@ -208,15 +192,15 @@ class Transformer:
         hidden = self.embedding[tokens]
         features = []
         attend = prepare_attention(self.config, layout, self._rotary, cache, self.backend)
-        for index, layer in enumerate(self.layers):
-            if index in feature_layers:
-                features.append(hidden)
-            hidden = layer.attention_out(attend(layer.qkv(hidden), index), hidden)
-            hidden = layer.down(layer.gate_up(hidden), hidden)
+        done, num_layers = 0, self.config.num_layers
+        for layer in (*(layer for layer in feature_layers if layer < num_layers), num_layers):
+            hidden = self.decoder(hidden, attend, done, layer)
+            features.append(hidden)
+            done = layer
         final = self.final_norm(hidden)
-        if len(self.layers) in feature_layers:
-            features.append(final)
-        return final, torch.cat(features, dim=-1) if features else final[:, :0]
+        # The last is the final state before its norm.
+        features[-1] = final if num_layers in feature_layers else final[:, :0]
+        return final, torch.cat(features, dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, hidden] after the final norm -> [T, vocab] float32."""

@@ -23,7 +23,7 @@ from engine.checkpoint.safetensors_reader import read_weights
 from engine.drafters.base import Drafter
 from engine.drafters.factory import DrafterSpec, wanted_features, weight_bytes
 from engine.engine import Engine
-from engine.kernels.backend import resolve_backend
+from engine.kernels.backend import fastest_dtype, resolve_backend
 from engine.kv_cache import KvCache
 from engine.model import Transformer
 from engine.record import Trajectory, record
@@ -161,10 +161,11 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
 
 
 def _resolve_dtype(settings: TuneSettings, device: DeviceInfo) -> torch.dtype:
-    """`auto` takes bfloat16 only where the hardware multiplies it: elsewhere it is emulated."""
-    if settings.dtype == "auto":
-        return torch.bfloat16 if device.multiplies_bfloat16 else torch.float32
-    return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+    if settings.dtype != "auto":
+        return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+    if device.kind == "cuda":
+        return torch.bfloat16
+    return fastest_dtype(multiplies_bfloat16=device.multiplies_bfloat16, wanted=settings.backend)
 
 
 def _memory_budget(settings: TuneSettings, device: DeviceInfo) -> int:

@@ -55,6 +55,24 @@ def resolve_backend(
     return Resolved(wanted)
 
 
+def fastest_dtype(
+    *, multiplies_bfloat16: bool, wanted: Backend | Literal["auto"] = "auto"
+) -> torch.dtype:
+    """The type of arithmetic that is fastest on this CPU.
+
+    float32 by the native kernels, which also keeps greedy answers equal for every batch size;
+    without them bfloat16, but only where the processor multiplies it: elsewhere it is emulated.
+
+    Args:
+        multiplies_bfloat16: The processor has instructions for it.
+        wanted: As in `resolve_backend`.
+    """
+    if not multiplies_bfloat16 or wanted == "native":
+        return torch.float32
+    has_native = wanted == "auto" and not isinstance(load(), str)
+    return torch.float32 if has_native else torch.bfloat16
+
+
 def _fastest(dtype: torch.dtype) -> Resolved:
     """On a CPU."""
     note = None

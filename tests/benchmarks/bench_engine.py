@@ -24,6 +24,7 @@ from autotune.shipped import shipped_drafters
 from engine.cache_folder import default_cache
 from engine.checkpoint.hub import EMBEDDED, resolve_model
 from engine.drafters.factory import build_drafter, from_folder, ngram
+from engine.kernels.backend import fastest_dtype
 from engine.tokenizer import Tokenizer
 from engine.training.export import assemble
 from tests.benchmarks.contest import OURS, Result, Task, run_blocks
@@ -91,11 +92,12 @@ def _run(
     progress.plan(_plan(options.blocks, with_overhead=not options.no_overhead))
     progress.begin("Prepare")
     model = resolve_model(EMBEDDED, default_cache(), progress.note)
+    dtype = fastest_dtype(multiplies_bfloat16=device.multiplies_bfloat16)
     setup = _Setup(
         model=model,
         tokenizer=Tokenizer(model),
         # As a search decides by itself.
-        mode=Mode(dtype="bfloat16" if device.multiplies_bfloat16 else "float32"),
+        mode=Mode(dtype=str(dtype).removeprefix("torch.")),
         threads=device.cores or 1,
         batches=tuple(sorted(set(options.batches))),
         num_blocks=options.blocks,

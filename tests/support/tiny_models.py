@@ -145,7 +145,7 @@ def similar_draft(engine: Engine) -> Drafter:
         engine,
         Transformer(
             target.config,
-            target.layers,
+            target.decoder.layers,
             target.embedding + 0.12 * noise,
             target.final_norm,
             target.head,

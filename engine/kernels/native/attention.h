@@ -5,6 +5,8 @@
 // alone, not on batch mates, on the other queries of its row or on the number of threads.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -20,14 +22,17 @@ struct Attention {
   int64_t num_heads;
   int64_t num_kv_heads;
   int64_t head_dim;
-  int64_t slot_stride;  // floats from one slot's keys to the next one's
-  int64_t head_stride;  // floats from one head's keys to the next one's
+  int64_t layer_stride;  // floats from one layer's keys to the next one's
+  int64_t slot_stride;   // floats from one slot's keys to the next one's
+  int64_t head_stride;   // floats from one head's keys to the next one's
   int64_t num_rows;
   const int64_t* row_ends;   // [num_rows], cumulative, into the tokens
   const int64_t* positions;  // [tokens]
   const int64_t* slots;      // [tokens]
   const float* cos;          // [max_len, head_dim / 2]
   const float* sin;
+  float* keys;  // of the first layer
+  float* values;
 };
 
 struct Query {
@@ -48,17 +53,30 @@ static inline void rotate(const float* x, const float* cos, const float* sin, in
   }
 }
 
-// Memory to fetch while something else is computed: a little at each of BLOCK / LANES steps, since
-// a processor waits when it is asked for too much at once.
-struct Ahead {
-  const float* from;
-  int64_t count;  // floats
-  void step(int64_t index) const {
-    constexpr int64_t STEPS = BLOCK / LANES;
-    const float* end = from + count * (index + 1) / STEPS;
-    for (const float* at = from + count * index / STEPS; at < end; at += CACHE_LINE)
-      __builtin_prefetch(at);
+// Keys or values that are needed next, on their way to the second-level cache: a few lines at a
+// time, since a processor waits when it is asked for many at once.
+class Fetch {
+ public:
+  // Part `index` of `parts`, in `ticks` steps.
+  Fetch(const float* from, int64_t count, int64_t index, int64_t parts, int64_t ticks)
+      : next_(from + count * index / parts), end_(from + count * (index + 1) / parts),
+        step_((end_ - next_ + ticks - 1) / ticks) {}
+  void tick() {
+    const float* end = std::min(next_ + step_, end_);
+    for (; next_ < end; next_ += CACHE_LINE) __builtin_prefetch(next_, 0, 2);
   }
+
+ private:
+  const float* next_;
+  const float* end_;
+  int64_t step_;
+};
+
+// A block of a head's keys and values.
+struct Ahead {
+  const float* keys = nullptr;
+  const float* values = nullptr;
+  int64_t count = 0;  // floats of each
 };
 
 template <int VECTORS>
@@ -77,12 +95,12 @@ static inline Vec dot(const float* query, const float* key, int64_t head_dim) {
 // computed from the last key.
 template <int VECTORS>
 static inline void score(const float* query, const float* keys, int64_t count, int64_t head_dim,
-                         Ahead ahead, float* scores) {
+                         Fetch& fetch, float* scores) {
   for (int64_t j = 0; j < count; j += LANES) {
-    ahead.step(j / LANES);
     Vec pairs[LANES / 2];
 #pragma GCC unroll 8
     for (int pair = 0; pair < LANES / 2; pair++) {
+      fetch.tick();
       const float* first = keys + std::min(j + 2 * pair, count - 1) * head_dim;
       const float* second = keys + std::min(j + 2 * pair + 1, count - 1) * head_dim;
       pairs[pair] = add_neighbours(dot<VECTORS>(query, first, head_dim),
@@ -95,12 +113,12 @@ static inline void score(const float* query, const float* keys, int64_t count, i
 // out = out * decay + sum over j of weights[j] * value j, on VECTORS vectors of a head.
 template <int VECTORS>
 static inline void blend(const float* weights, const float* values, int64_t count,
-                         int64_t head_dim, float decay, Ahead ahead, float* out) {
+                         int64_t head_dim, float decay, Fetch& fetch, float* out) {
   Vec sums[VECTORS];
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; v++) sums[v] = load(out + v * LANES) * decay;
   for (int64_t j = 0; j < count; j++) {
-    if (j % LANES == 0) ahead.step(j / LANES);
+    fetch.tick();
     Vec weight = broadcast(weights[j]);
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; v++) sums[v] += weight * load(values + j * head_dim + v * LANES);
@@ -110,7 +128,7 @@ static inline void blend(const float* weights, const float* values, int64_t coun
 }
 
 static void take_block(Query& query, const float* keys, const float* values, int64_t count,
-                       int64_t head_dim, Ahead next_keys, Ahead next_values) {
+                       int64_t head_dim, Fetch next_keys, Fetch next_values) {
   float scores[BLOCK];
   switch (head_dim / LANES) {
     case 4: score<4>(query.vector, keys, count, head_dim, next_keys, scores); break;
@@ -133,30 +151,33 @@ static void take_block(Query& query, const float* keys, const float* values, int
   query.largest = largest;
   int64_t d = 0;
   for (; d + 8 * LANES <= head_dim; d += 8 * LANES)
-    blend<8>(scores, values + d, count, head_dim, decay, d ? Ahead{} : next_values, query.out + d);
+    blend<8>(scores, values + d, count, head_dim, decay, next_values, query.out + d);
   for (; d + 4 * LANES <= head_dim; d += 4 * LANES)
-    blend<4>(scores, values + d, count, head_dim, decay, d ? Ahead{} : next_values, query.out + d);
+    blend<4>(scores, values + d, count, head_dim, decay, next_values, query.out + d);
   for (; d < head_dim; d += LANES)
-    blend<1>(scores, values + d, count, head_dim, decay, Ahead{}, query.out + d);
+    blend<1>(scores, values + d, count, head_dim, decay, next_values, query.out + d);
 }
 
+// Queries that read the same keys and values; `after` is what the thread reads next.
 static void attend_queries(Query* queries, int64_t num_queries, const float* keys,
-                           const float* values, int64_t head_dim) {
+                           const float* values, int64_t head_dim, Ahead after) {
   int64_t longest = 0;
   for (int64_t i = 0; i < num_queries; i++) {
     longest = std::max(longest, queries[i].length);
     std::fill(queries[i].out, queries[i].out + head_dim, 0.0f);
   }
   for (int64_t start = 0; start < longest; start += BLOCK) {
-    int64_t next = start + BLOCK, left = std::max<int64_t>(0, std::min(BLOCK, longest - next));
+    int64_t at = start * head_dim, next = start + BLOCK;
+    Ahead ahead = after;
+    if (next < longest)
+      ahead = {keys + next * head_dim, values + next * head_dim,
+               std::min(BLOCK, longest - next) * head_dim};
     for (int64_t i = 0; i < num_queries; i++) {
-      // Each query fetches a part of the next block.
-      int64_t from = (next + left * i / num_queries) * head_dim;
-      int64_t part = (next + left * (i + 1) / num_queries) * head_dim - from;
       int64_t count = std::min(BLOCK, queries[i].length - start);
       if (count > 0)
-        take_block(queries[i], keys + start * head_dim, values + start * head_dim, count, head_dim,
-                   {keys + from, part}, {values + from, part});
+        take_block(queries[i], keys + at, values + at, count, head_dim,
+                   {ahead.keys, ahead.count, i, num_queries, BLOCK / 2},
+                   {ahead.values, ahead.count, i, num_queries, BLOCK});
     }
   }
   for (int64_t i = 0; i < num_queries; i++)
@@ -169,37 +190,66 @@ struct Task {
   int64_t num_tokens;
   int64_t first_head;
   int64_t num_heads;
+  int64_t length;   // keys that the last of its tokens sees
+  int64_t work;     // key-query pairs of this task and all before
 };
 
 static void plan(const Attention& attention, std::vector<Task>& tasks) {
   int64_t group = attention.num_heads / attention.num_kv_heads;
   // Few rows: the heads of a group go to different threads, at the price of reading keys twice.
-  bool is_shared = attention.num_rows * attention.num_kv_heads >= 16 && group <= MAX_QUERIES;
+  bool is_shared = attention.num_rows * attention.num_kv_heads >= 4 * omp_get_max_threads() &&
+                   group <= MAX_QUERIES;
   int64_t num_heads = is_shared ? group : 1, num_tokens = MAX_QUERIES / num_heads;
-  int64_t first = 0;
+  int64_t first = 0, work = 0;
   tasks.clear();
   for (int64_t row = 0; row < attention.num_rows; row++) {
     int64_t end = attention.row_ends[row];
     for (int64_t token = first; token < end; token += num_tokens)
-      for (int64_t head = 0; head < attention.num_heads; head += num_heads)
-        tasks.push_back({token, std::min(num_tokens, end - token), head, num_heads});
+      for (int64_t head = 0; head < attention.num_heads; head += num_heads) {
+        int64_t count = std::min(num_tokens, end - token);
+        int64_t length = attention.positions[token + count - 1] + 1;
+        work += count * num_heads * length;
+        tasks.push_back({token, count, head, num_heads, length, work});
+      }
     first = end;
   }
 }
 
+// Where the keys and values of a task begin.
+static int64_t cached_at(const Attention& attention, const Task& task) {
+  int64_t group = attention.num_heads / attention.num_kv_heads;
+  return attention.slots[task.first_token] * attention.slot_stride +
+         task.first_head / group * attention.head_stride;
+}
+
 static void run_task(const Attention& attention, const Task& task, const float* rotated,
-                     const float* keys, const float* values, float* out) {
+                     const float* keys, const float* values, Ahead after, float* out) {
   Query queries[MAX_QUERIES];
-  int64_t dim = attention.head_dim, count = 0;
+  int64_t dim = attention.head_dim, count = 0, cached = cached_at(attention, task);
   for (int64_t i = 0; i < task.num_tokens; i++)
     for (int64_t head = task.first_head; head < task.first_head + task.num_heads; head++) {
       int64_t token = task.first_token + i, at = (token * attention.num_heads + head) * dim;
       queries[count++] = {rotated + at, out + at, attention.positions[token] + 1, -INFINITY, 0.0f};
     }
-  int64_t group = attention.num_heads / attention.num_kv_heads;
-  int64_t cached = attention.slots[task.first_token] * attention.slot_stride +
-                   task.first_head / group * attention.head_stride;
-  attend_queries(queries, count, keys + cached, values + cached, dim);
+  attend_queries(queries, count, keys + cached, values + cached, dim, after);
+}
+
+// A thread's share of the tasks: those whose work ends within its share of all work.
+static void run_tasks(const Attention& attention, const std::vector<Task>& tasks,
+                      const float* rotated, const float* keys, const float* values, float* out) {
+  int64_t thread = omp_get_thread_num(), num_threads = omp_get_num_threads();
+  int64_t total = tasks.back().work, dim = attention.head_dim;
+  for (size_t index = 0; index < tasks.size(); index++) {
+    const Task& task = tasks[index];
+    if (std::min((task.work - 1) * num_threads / total, num_threads - 1) != thread) continue;
+    Ahead after;
+    if (index + 1 < tasks.size()) {
+      const Task& next = tasks[index + 1];
+      int64_t cached = cached_at(attention, next);
+      after = {keys + cached, values + cached, std::min(BLOCK, next.length) * dim};
+    }
+    run_task(attention, task, rotated, keys, values, after, out);
+  }
 }
 
 // The rotated queries of a token; its keys and values go to the cache.
@@ -223,8 +273,8 @@ static void take_in(const Attention& attention, int64_t token, const float* qkv,
 }
 
 // qkv [tokens, num_heads + 2 num_kv_heads, head_dim] -> out [tokens, num_heads, head_dim]; writes
-// the tokens' keys and values into the cache first.
-static void run_attention(const Attention& attention, const float* qkv, float* keys, float* values,
+// the tokens' keys and values into the layer's cache first.
+static void run_attention(const Attention& attention, const float* qkv, int64_t layer,
                           float* out) {
   static thread_local std::vector<float> kept;
   static thread_local std::vector<Task> planned;
@@ -233,17 +283,14 @@ static void run_attention(const Attention& attention, const float* qkv, float* k
   kept.resize(num_tokens * width);
   plan(attention, planned);
   float* rotated = kept.data();
-  const Task* tasks = planned.data();
-  int64_t num_tasks = planned.size(), work = 0;
-  for (int64_t token = 0; token < num_tokens; token++)
-    work += (attention.positions[token] + 1) * width;
-#pragma omp parallel if (work > WORTH_SHARING)
+  float* keys = attention.keys + layer * attention.layer_stride;
+  float* values = attention.values + layer * attention.layer_stride;
+  const std::vector<Task>& tasks = planned;
+#pragma omp parallel if (tasks.back().work * attention.head_dim > WORTH_SHARING)
   {
 #pragma omp for schedule(static)
     for (int64_t token = 0; token < num_tokens; token++)
       take_in(attention, token, qkv, rotated, keys, values);
-#pragma omp for schedule(dynamic)
-    for (int64_t index = 0; index < num_tasks; index++)
-      run_task(attention, tasks[index], rotated, keys, values, out);
+    run_tasks(attention, tasks, rotated, keys, values, out);
   }
 }

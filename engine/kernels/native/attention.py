@@ -15,7 +15,12 @@ from engine.layout import StepLayout
 
 
 class NativeAttention:
-    """One forward pass over a ragged batch; `engine.kernels.attention` is the reference."""
+    """One forward pass over a ragged batch; `engine.kernels.attention` is the reference.
+
+    Attributes:
+        num_tokens: New tokens of the pass.
+        struct: Pointer to the description that the library reads.
+    """
 
     def __init__(
         self, config: ModelConfig, layout: StepLayout, tables: RotaryTables, cache: KvCache
@@ -29,15 +34,15 @@ class NativeAttention:
             cache: Float32, on the CPU.
         """
         self._library = loaded()
-        self._cache = cache
         self._width = config.num_heads * config.head_dim
-        self._num_tokens = layout.positions.shape[0]
-        self._kept = (layout, tables)  # the structure points into them
-        self._struct = ctypes.pointer(
+        self.num_tokens = layout.positions.shape[0]
+        self._kept = (layout, tables, cache)  # the structure points into them
+        self.struct = ctypes.pointer(
             AttentionStruct(
                 num_heads=config.num_heads,
                 num_kv_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
+                layer_stride=cache.keys.stride(0),
                 slot_stride=cache.keys.stride(1),
                 head_stride=cache.keys.stride(2),
                 num_rows=layout.batch_size,
@@ -46,22 +51,18 @@ class NativeAttention:
                 slots=layout.token_slots.data_ptr(),
                 cos=tables.cos.data_ptr(),
                 sin=tables.sin.data_ptr(),
+                keys=cache.keys.data_ptr(),
+                values=cache.values.data_ptr(),
             )
         )
 
     def __call__(self, qkv: Tensor, layer: int) -> Tensor:
         """See `engine.kernels.attention.Attention`."""
-        if qkv.dtype != torch.float32 or qkv.shape[0] != self._num_tokens:
+        if qkv.dtype != torch.float32 or qkv.shape[0] != self.num_tokens:
             raise ValueError(f"qkv is {qkv.dtype} {tuple(qkv.shape)}, not float32 of this pass")
         qkv = qkv.contiguous()
         out = torch.empty(qkv.shape[0], self._width, dtype=torch.float32)
-        self._library.attend(
-            self._struct,
-            qkv.data_ptr(),
-            self._cache.keys[layer].data_ptr(),
-            self._cache.values[layer].data_ptr(),
-            out.data_ptr(),
-        )
+        self._library.attend(self.struct, qkv.data_ptr(), layer, out.data_ptr())
         return out
 
 

@@ -1,5 +1,6 @@
 // What the library offers to `library.py`: plain C functions over float32 memory.
 #include "attention.h"
+#include "decoder.h"
 #include "linear.h"
 #include "sampling.h"
 
@@ -21,8 +22,13 @@ void multiply(const Linear* linear, const float* x, int64_t rows, const float* r
   run_linear(*linear, x, rows, residual, out);
 }
 
-void attend(const Attention* attention, const float* qkv, float* keys, float* values, float* out) {
-  run_attention(*attention, qkv, keys, values, out);
+void attend(const Attention* attention, const float* qkv, int64_t layer, float* out) {
+  run_attention(*attention, qkv, layer, out);
+}
+
+void decode(const DecoderLayer* layers, int64_t first, int64_t end, const Attention* attention,
+            float* hidden) {
+  run_layers(layers, first, end, *attention, hidden);
 }
 
 int64_t best_tokens(const float* logits, int64_t rows, int64_t size, int64_t* tokens) {

@@ -32,6 +32,7 @@ class AttentionStruct(ctypes.Structure):
         ("num_heads", c_int64),
         ("num_kv_heads", c_int64),
         ("head_dim", c_int64),
+        ("layer_stride", c_int64),
         ("slot_stride", c_int64),
         ("head_stride", c_int64),
         ("num_rows", c_int64),
@@ -40,6 +41,19 @@ class AttentionStruct(ctypes.Structure):
         ("slots", c_void_p),
         ("cos", c_void_p),
         ("sin", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+    )
+
+
+class DecoderLayerStruct(ctypes.Structure):
+    """`struct DecoderLayer` of `decoder.h`."""
+
+    _fields_ = (
+        ("qkv", POINTER(LinearStruct)),
+        ("attention_out", POINTER(LinearStruct)),
+        ("gate_up", POINTER(LinearStruct)),
+        ("down", POINTER(LinearStruct)),
     )
 
 
@@ -63,7 +77,8 @@ class Library:
         packed_bytes: (linear) -> bytes of its panels.
         pack: (linear, weight, panels).
         multiply: (linear, x, rows, residual or None, out).
-        attend: (attention, qkv, keys, values, out).
+        attend: (attention, qkv, layer, out).
+        decode: (layers, first, end, attention, hidden).
         best_tokens: (logits, rows, vocab, tokens) -> rows without one.
         process: (processing, logits, rows, vocab, probs) -> rows without a distribution.
         draw: (p, q or None, draft or -1, vocab, uniform) -> token, or -1.
@@ -90,8 +105,12 @@ class Library:
         self.multiply.argtypes = [POINTER(LinearStruct), c_void_p, c_int64, c_void_p, c_void_p]
         self.multiply.restype = None
         self.attend = loaded.attend
-        self.attend.argtypes = [POINTER(AttentionStruct), c_void_p, c_void_p, c_void_p, c_void_p]
+        self.attend.argtypes = [POINTER(AttentionStruct), c_void_p, c_int64, c_void_p]
         self.attend.restype = None
+        self.decode = loaded.decode
+        layers = POINTER(DecoderLayerStruct)
+        self.decode.argtypes = [layers, c_int64, c_int64, POINTER(AttentionStruct), c_void_p]
+        self.decode.restype = None
         self.best_tokens = loaded.best_tokens
         self.best_tokens.argtypes = [c_void_p, c_int64, c_int64, c_void_p]
         self.best_tokens.restype = c_int64

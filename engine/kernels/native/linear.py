@@ -18,6 +18,11 @@ class NativeLinear:
 
     Outputs are equal to the bit for any number of rows. Weights that are bfloat16 numbers are
     kept as such, which halves what a step reads; all arithmetic is float32 either way.
+
+    Attributes:
+        num_in: Inputs.
+        num_out: Outputs.
+        struct: Pointer to the description that the library reads.
     """
 
     def __init__(
@@ -49,7 +54,7 @@ class NativeLinear:
                     f"weights are {tensor.dtype} on {tensor.device}, not float32 on cpu"
                 )
         weight = weight.contiguous()
-        num_rows, self._num_in = weight.shape
+        num_rows, self.num_in = weight.shape
         self._library = loaded()
         self.num_out = num_rows // 2 if is_gated else num_rows
         self._bias = None if bias is None else bias.contiguous()
@@ -57,16 +62,16 @@ class NativeLinear:
         struct = LinearStruct(
             bias=None if self._bias is None else self._bias.data_ptr(),
             norm=None if self._norm is None else self._norm.data_ptr(),
-            num_in=self._num_in,
+            num_in=self.num_in,
             num_out=self.num_out,
             is_bfloat16=torch.equal(weight.bfloat16().float(), weight),
             is_gated=is_gated,
             eps=eps,
         )
-        self._struct = ctypes.pointer(struct)
-        self._panels = _ARENA.take(self._library.packed_bytes(self._struct))
+        self.struct = ctypes.pointer(struct)
+        self._panels = _ARENA.take(self._library.packed_bytes(self.struct))
         struct.panels = self._panels.data_ptr()
-        self._library.pack(self._struct, weight.data_ptr(), self._panels.data_ptr())
+        self._library.pack(self.struct, weight.data_ptr(), self._panels.data_ptr())
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """[..., in] -> [..., out], float32.
@@ -75,8 +80,8 @@ class NativeLinear:
             ValueError: x or the residual has another type or shape.
         """
         shape = (*x.shape[:-1], self.num_out)
-        if x.dtype != torch.float32 or x.shape[-1] != self._num_in:
-            raise ValueError(f"x is {x.dtype} {tuple(x.shape)}, not float32 [..., {self._num_in}]")
+        if x.dtype != torch.float32 or x.shape[-1] != self.num_in:
+            raise ValueError(f"x is {x.dtype} {tuple(x.shape)}, not float32 [..., {self.num_in}]")
         x = x.contiguous()
         out = torch.empty(shape, dtype=torch.float32)
         if residual is not None:
@@ -86,7 +91,7 @@ class NativeLinear:
                 )
             residual = residual.contiguous()
         self._library.multiply(
-            self._struct,
+            self.struct,
             x.data_ptr(),
             out.numel() // self.num_out,
             None if residual is None else residual.data_ptr(),

@@ -15,6 +15,7 @@ from engine.model import Transformer
 from engine.profile import StartProfile, profile_rollouts, profile_steps, profile_tokens
 from engine.record import Trajectory, record
 from engine.request import Request
+from policies.types import VerificationRule
 from tests.support.reference import plain_logits, reference_probs
 from tests.support.replaying import model_profiles, profiles
 from tests.support.tiny_models import (
@@ -86,7 +87,7 @@ def test_one_pass_serves_every_draft_temperature() -> None:
 def test_survival_multiplies_q_over_p(
     temperature: float, top_k: int, top_p: float, draft_temperature: float | None
 ) -> None:
-    """Against slow forward passes: the draft follows the request in all but temperature."""
+    """Against slow forward passes, by both rules; the draft follows all but the temperature."""
     engine = engine_with("draft")
     drafter = draft_of(engine)
     asked = request(
@@ -108,7 +109,7 @@ def test_survival_multiplies_q_over_p(
         draft_temperature=draft_temperature,
     )
 
-    accept = []
+    ratios = []
     for i in range(1, len(trajectory.output_tokens)):
         before = (*asked.prompt_tokens, *trajectory.output_tokens[:i])
         q = reference_probs(
@@ -117,11 +118,19 @@ def test_survival_multiplies_q_over_p(
             top_k,
             top_p,
         )[trajectory.output_tokens[i]]
-        accept.append(min(1.0, q / exp(trajectory.log_probs[i - 1])))
+        ratios.append(q / exp(trajectory.log_probs[i - 1]))
+    accept = [min(1.0, ratio) for ratio in ratios]
     assert 0.1 < sum(accept) / len(accept) < 0.999
+    ratios += [0.0] * 3
     accept += [0.0] * 3
     wanted = [[prod(accept[start : start + j]) for j in (1, 2, 3)] for start in range(13)]
     assert profile.survival.tolist() == [pytest.approx(row, rel=1e-4, abs=1e-7) for row in wanted]
+    wanted = [
+        [min(prod(ratios[start : start + m]) for m in range(j + 1)) for j in (1, 2, 3)]
+        for start in range(13)
+    ]
+    block = profile.survival_by(VerificationRule.BLOCK)
+    assert block.tolist() == [pytest.approx(row, rel=1e-4, abs=1e-7) for row in wanted]
 
 
 def test_a_greedy_request_has_no_draft_temperature() -> None:
@@ -139,7 +148,7 @@ def test_a_drafter_that_overflows_is_refused(temperature: float) -> None:
     engine = engine_with("draft")
     broken = Transformer(
         TARGET.config,
-        TARGET.layers,
+        TARGET.decoder.layers,
         TARGET.embedding * float("nan"),
         TARGET.final_norm,
         TARGET.head,

@@ -98,13 +98,28 @@ def test_auto_takes_bfloat16_only_where_it_is_native(
     dtype: str,
     wanted: str,
 ) -> None:
-    """Emulated bfloat16 is slower than float32; an explicit choice is obeyed."""
+    """Emulated bfloat16 is slower than float32; an explicit choice is obeyed.
+
+    Without native kernels: these compute in float32, and faster than either.
+    """
     use_device(monkeypatch, isa=isa)
+    monkeypatch.setattr("engine.kernels.backend.load", lambda: "no C++ compiler")
 
     session = opening.open(dtype=dtype, ngram=False, layer_skip=())
 
     assert session.target.dtype == wanted
     assert str(session.engine.target.dtype) == f"torch.{wanted}"
+
+
+def test_auto_takes_the_native_kernels_first(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the processor multiplies: they are faster."""
+    use_device(monkeypatch, isa=("amx_bf16",))
+
+    session = opening.open(dtype="auto", ngram=False, layer_skip=())
+
+    assert (session.target.dtype, session.target.backend) == ("float32", "native")
 
 
 @pytest.mark.parametrize("backend", ["torch", "onednn", "native"])

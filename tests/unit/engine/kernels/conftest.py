@@ -53,8 +53,8 @@ def native(
 ) -> Library:
     """The library that native layers and attention use in this test."""
     library = libraries(request.param)
-    monkeypatch.setattr("engine.kernels.native.linear.loaded", lambda: library)
-    monkeypatch.setattr("engine.kernels.native.attention.loaded", lambda: library)
+    for part in ("linear", "attention", "decoder"):
+        monkeypatch.setattr(f"engine.kernels.native.{part}.loaded", lambda: library)
     return library
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.errors import EngineError
-from engine.kernels.backend import Backend, Resolved, resolve_backend
+from engine.kernels.backend import Backend, Resolved, fastest_dtype, resolve_backend
 from engine.kernels.native.library import Library
 from engine.kernels.packed import packs
 
@@ -103,3 +103,24 @@ def test_what_does_not_work_is_refused_with_the_reason(
     """A choice by name is never silently replaced."""
     with pytest.raises(EngineError, match=f"backend = {wanted}: .*{reason}"):
         resolve_backend(torch.device(device), dtype, wanted)
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("multiplies", [True, False])
+@pytest.mark.parametrize("wanted", ["auto", "native"])
+def test_native_kernels_decide_for_float32(multiplies: bool, wanted: Backend) -> None:
+    """Even where the processor multiplies bfloat16."""
+    assert fastest_dtype(multiplies_bfloat16=multiplies, wanted=wanted) == torch.float32
+
+
+@pytest.mark.usefixtures("no_library")
+def test_bfloat16_comes_next_where_it_is_not_emulated() -> None:
+    """Nothing can be built here."""
+    assert fastest_dtype(multiplies_bfloat16=True) == torch.bfloat16
+    assert fastest_dtype(multiplies_bfloat16=False) == torch.float32
+
+
+@pytest.mark.parametrize("wanted", ["torch", "onednn"])
+def test_other_backends_take_bfloat16_where_it_is_not_emulated(wanted: Backend) -> None:
+    """The choice of kernels is obeyed."""
+    assert fastest_dtype(multiplies_bfloat16=True, wanted=wanted) == torch.bfloat16
