@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from math import log
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from engine.kv_cache import KvCache, KvSnapshot
 from engine.layout import make_layout
 from engine.model import Transformer
 from engine.request import Request, Sequence
-from engine.verify_batch import log_probs, verify_batch
+from engine.verify_batch import verify_batch
 from policies.counters import SpecDecodeCounters
 from policies.types import VerificationRule
 
@@ -190,7 +191,7 @@ class Engine:
                     len(draft),
                     min(accepted, taken),
                     taken,
-                    log_probs(probs[row], emitted[:taken]) if record else (),
+                    tuple(map(log, probs[row][:taken])) if record else (),
                 )
             )
         return outcomes

@@ -59,7 +59,7 @@ class StartProfile:
 
 
 def profile_tokens(
-    logits: Tensor,
+    logits: Tensor | Iterable[Tensor],
     trajectory: Trajectory,
     draft_temperatures: Seq[float | None],
     *,
@@ -69,7 +69,8 @@ def profile_tokens(
     """Profile a drafter whose distribution depends on the tokens alone.
 
     Args:
-        logits: [n, target vocab] for every output token but the first, given those before it.
+        logits: [n, target vocab] for every output token but the first, given those before it; or
+            blocks of these rows in order, of which one at a time is looked at.
         trajectory: The recorded answer.
         draft_temperatures: As in `Drafter.propose`.
         max_drafts: K_max.
@@ -84,12 +85,19 @@ def profile_tokens(
     limits = _limits(trajectory, max_drafts, max_len)
     if not limits:
         return [_empty(max_drafts)] * len(draft_temperatures)
-    wanted = torch.tensor(trajectory.output_tokens[1:], device=logits.device)
+    tokens = torch.tensor(trajectory.output_tokens[1:])
+    parts: list[list[_LogRatios]] = []
+    done = 0
+    for block in [logits] if isinstance(logits, Tensor) else logits:
+        wanted = tokens[done : done + block.shape[0]].to(block.device)
+        parts.append(_log_ratios(block, wanted, trajectory, draft_temperatures, done))
+        done += block.shape[0]
     beyond = torch.full((max_drafts,), -inf, dtype=torch.float64)
     profiles = []
-    for ratios in _log_ratios(logits, wanted, trajectory, draft_temperatures):
-        windows = torch.cat((ratios.values, beyond)).unfold(0, max_drafts, 1)[: len(limits)]
-        profiles.append(_start_profile(_LogRatios(windows, ratios.deterministic), limits))
+    for found in zip(*parts, strict=True):
+        row = torch.cat((*(ratios.values for ratios in found), beyond))
+        windows = row.unfold(0, max_drafts, 1)[: len(limits)]
+        profiles.append(_start_profile(_LogRatios(windows, found[0].deterministic), limits))
     return profiles
 
 
@@ -218,11 +226,11 @@ def _log_ratios(
         skip: How many output tokens further than the second the rows begin.
 
     Returns:
-        [n] on the CPU, where profiles live, for each draft temperature.
+        [n] values on the CPU, where profiles live, for each draft temperature.
     """
     params = trajectory.request.params
     greedy = (best_tokens(logits) == wanted).double().log().cpu()
-    target = torch.tensor(trajectory.log_probs[skip:], dtype=torch.float64)
+    target = torch.tensor(trajectory.log_probs[skip:], dtype=torch.float64)[: logits.shape[0]]
     found = []
     for temperature in draft_temperatures:
         used = params.temperature if temperature is None else temperature

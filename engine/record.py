@@ -96,6 +96,38 @@ class Trajectory:
         return Sequence(request or self.request, tokens)
 
 
+def logged_trajectory(
+    request: Request,
+    output_tokens: tuple[int, ...],
+    log_probs: tuple[float, ...],
+    finish_reason: FinishReason,
+) -> Trajectory:
+    """An answer of another engine: its tokens, and nothing that only a pass of the target gives.
+
+    Args:
+        request: What was asked there.
+        output_tokens: What was answered, at least one token.
+        log_probs: As in `Trajectory`: after processing, of every token but the first.
+        finish_reason: Why it ended.
+
+    Raises:
+        EngineError: The counts do not fit.
+    """
+    if len(log_probs) != len(output_tokens) - 1:
+        raise EngineError(
+            f"request {request.request_id}: {len(output_tokens)} output tokens and "
+            f"{len(log_probs)} log-probabilities; every token but the first has one"
+        )
+    nothing = torch.empty(0, 0, 0, 0)
+    return Trajectory(
+        request=request,
+        output_tokens=output_tokens,
+        log_probs=log_probs,
+        finish_reason=finish_reason,
+        snapshot=KvSnapshot(nothing, nothing),
+    )
+
+
 def record(
     engine: Engine,
     requests: list[Request],

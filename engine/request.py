@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.rng import Key
 from engine.sampling import SamplingParams
 
 
@@ -59,6 +60,10 @@ class Sequence:
     def output_tokens(self) -> list[int]:
         """Output so far."""
         return self.tokens[len(self.request.prompt_tokens) :]
+
+    def key(self, ahead: int = 0) -> Key:
+        """What the next round's randomness depends on, at its first new position or after it."""
+        return self.request.params.seed, self.round_index + 1, len(self.tokens) + ahead
 
     def max_drafts(self, max_len: int) -> int:
         """Draft tokens that can still be of use: the round emits one more than it accepts.

@@ -11,6 +11,9 @@ from enum import IntEnum
 
 _MASK = (1 << 64) - 1
 
+Key = tuple[int, int, int]
+"""Seed, round and position: with a purpose, all that a uniform depends on."""
+
 
 class Purpose(IntEnum):
     """The independent uses of randomness within a round."""

@@ -51,7 +51,7 @@ def verify_greedy(best: Sequence[Sequence[int]], drafts: Sequence[Sequence[int]]
 def verify_sampled(
     target_probs: Sequence[Tensor] | Tensor,
     drafts: Sequence[Sequence[int]],
-    draft_probs: Tensor | None,
+    draft_probs: Sequence[Tensor] | Tensor | None,
     accept_uniforms: Sequence[Sequence[float]],
     emit_uniforms: Sequence[Sequence[float]],
 ) -> Verdict:
@@ -64,8 +64,8 @@ def verify_sampled(
         target_probs: [>= len(draft) + 1, vocab] float32 for each row, distributions after each
             position. Not modified.
         drafts: Draft tokens of each row.
-        draft_probs: [B, >= longest draft, vocab], what each draft was drawn from; None when the
-            drafts are deterministic.
+        draft_probs: [>= len(draft), vocab] for each row, what each draft was drawn from; None when
+            the drafts are deterministic.
         accept_uniforms: One uniform per draft token.
         emit_uniforms: One uniform per draft token and one more: the one at the position of the
             first rejection (or of the bonus) samples the emitted token.

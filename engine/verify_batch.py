@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from engine.drafters.base import Proposal
-from engine.kernels.sampling import best_tokens, processed_probs
+from engine.kernels.sampling import best_tokens, broken_logits, native_for, processed_probs
 from engine.request import Sequence
-from engine.rng import Purpose, uniform
+from engine.rng import Key, Purpose, uniform
 from engine.verify import Verdict, verify_greedy, verify_sampled
 from engine.verify_block import verify_block
 from policies.types import VerificationRule
@@ -22,7 +22,7 @@ def verify_batch(
     sequences: list[Sequence],
     proposal: Proposal,
     rule: VerificationRule = VerificationRule.RATIO,
-) -> tuple[Verdict, list[Tensor | None]]:
+) -> tuple[Verdict, list[list[float]]]:
     """Accept drafts and choose the token after them.
 
     Args:
@@ -33,50 +33,45 @@ def verify_batch(
         rule: How sampled rows accept drafts that were drawn from a distribution.
 
     Returns:
-        The verdict over all rows, and the target's processed distributions [>= len(draft) + 1,
-        vocab] of sampled rows (None for greedy rows).
+        The verdict over all rows, and the probability of each accepted token and of the one after
+        them under the target's processed distribution: 1 for greedy rows.
 
     Raises:
         NumericError: The target's logits hold NaN.
     """
-    accepted = [0] * len(sequences)
-    following = [0] * len(sequences)
-    probs: list[Tensor | None] = [None] * len(sequences)
-    num_fallbacks = 0
     greedy = [r for r, seq in enumerate(sequences) if seq.request.params.is_greedy]
     sampled = [r for r, seq in enumerate(sequences) if not seq.request.params.is_greedy]
-    if greedy:
-        best = best_tokens(logits).tolist()
-        drafts = [proposal.tokens[row] for row in greedy]
-        ends = [first_rows[row] + len(proposal.tokens[row]) + 1 for row in greedy]
-        starts = [first_rows[row] for row in greedy]
-        verdict = verify_greedy(
-            [best[start:end] for start, end in zip(starts, ends, strict=True)], drafts
-        )
-        for i, row in enumerate(greedy):
+    accepted, following = [0] * len(sequences), [0] * len(sequences)
+    probs: list[list[float]] = [[] for _ in sequences]
+    num_fallbacks = 0
+    for rows, verify in ((greedy, _verify_greedy), (sampled, _verify_sampled)):
+        if not rows:
+            continue
+        verdict, found = verify(logits, first_rows, sequences, proposal, rows, rule)
+        num_fallbacks += verdict.num_fallbacks
+        for i, row in enumerate(rows):
             accepted[row], following[row] = verdict.num_accepted[i], verdict.next_tokens[i]
-    if sampled:
-        verdict, distributions = _verify_sampled(
-            logits, first_rows, sequences, proposal, sampled, rule
-        )
-        num_fallbacks = verdict.num_fallbacks
-        for i, row in enumerate(sampled):
-            accepted[row], following[row] = verdict.num_accepted[i], verdict.next_tokens[i]
-            probs[row] = distributions[i]
+            probs[row] = found[i]
     return Verdict(accepted, following, num_fallbacks), probs
 
 
-def log_probs(probs: Tensor | None, tokens: list[int]) -> tuple[float, ...]:
-    """Log-probability of each emitted token; a greedy row's tokens are certain.
-
-    Args:
-        probs: [>= len(tokens), vocab] processed distributions, or None for a greedy row.
-        tokens: The emitted tokens.
-    """
-    if probs is None:
-        return (0.0,) * len(tokens)
-    chosen = probs[torch.arange(len(tokens)), torch.tensor(tokens)]
-    return tuple(chosen.double().log().tolist())
+def _verify_greedy(
+    logits: Tensor,
+    first_rows: list[int],
+    sequences: list[Sequence],
+    proposal: Proposal,
+    rows: list[int],
+    rule: VerificationRule,
+) -> tuple[Verdict, list[list[float]]]:
+    """Greedy rows know one rule: the longest match."""
+    best = best_tokens(logits).tolist()
+    drafts = [proposal.tokens[row] for row in rows]
+    starts = [first_rows[row] for row in rows]
+    verdict = verify_greedy(
+        [best[start : start + len(draft) + 1] for start, draft in zip(starts, drafts, strict=True)],
+        drafts,
+    )
+    return verdict, [[1.0] * (count + 1) for count in verdict.num_accepted]
 
 
 def _verify_sampled(
@@ -86,41 +81,57 @@ def _verify_sampled(
     proposal: Proposal,
     rows: list[int],
     rule: VerificationRule,
-) -> tuple[Verdict, list[Tensor]]:
-    """The rule over the sampled rows, and the distributions of each."""
+) -> tuple[Verdict, list[list[float]]]:
+    """Ratio or block rule over sampled rows; delta where the drafts were certain."""
     drafts = [proposal.tokens[row] for row in rows]
     params = [sequences[row].request.params for row in rows]
+    keys = [sequences[row].key() for row in rows]
+    starts = [first_rows[row] for row in rows]
+    drawn_from = None if proposal.probs is None else [proposal.probs[row] for row in rows]
+    native = native_for(logits, *([] if proposal.probs is None else [proposal.probs]))
+    if native is not None and (drawn_from is None or rule is VerificationRule.RATIO):
+        found = native.verify(logits.contiguous(), starts, drafts, drawn_from, params, keys)
+        if found is None:
+            raise broken_logits()
+        return Verdict(found.accepted, found.emitted, found.num_fallbacks), found.probs
     counts = [len(draft) + 1 for draft in drafts]
-    wanted = [
-        first_rows[row] + i for row, count in zip(rows, counts, strict=True) for i in range(count)
-    ]
     flat = processed_probs(
         logits,
         _repeated([p.temperature for p in params], counts),
         _repeated([p.top_k for p in params], counts),
         _repeated([p.top_p for p in params], counts),
-        wanted,
+        [start + i for start, count in zip(starts, counts, strict=True) for i in range(count)],
     )
     probs = list(torch.split(flat, counts))
-
-    def uniforms(row: int, count: int, purpose: Purpose) -> list[float]:
-        sequence = sequences[row]
-        seed, first = sequence.request.params.seed, len(sequence.tokens)
-        round_index = sequence.round_index + 1
-        return [uniform(seed, round_index, first + i, purpose) for i in range(count)]
-
-    draft_probs = proposal.probs
-    if draft_probs is not None and len(rows) < len(sequences):
-        draft_probs = draft_probs[rows]
     verify = verify_block if rule is VerificationRule.BLOCK else verify_sampled
     verdict = verify(
         probs,
         drafts,
-        draft_probs,
-        [uniforms(r, len(d), Purpose.ACCEPT) for r, d in zip(rows, drafts, strict=True)],
-        [uniforms(r, len(d) + 1, Purpose.EMIT) for r, d in zip(rows, drafts, strict=True)],
+        drawn_from,
+        [
+            _uniforms(key, count - 1, Purpose.ACCEPT)
+            for key, count in zip(keys, counts, strict=True)
+        ],
+        [_uniforms(key, count, Purpose.EMIT) for key, count in zip(keys, counts, strict=True)],
     )
-    return verdict, probs
+    return verdict, [
+        _probs_of(p, [*draft[:count], token])
+        for p, draft, count, token in zip(
+            probs, drafts, verdict.num_accepted, verdict.next_tokens, strict=True
+        )
+    ]
+
+
+def _uniforms(key: Key, count: int, purpose: Purpose) -> list[float]:
+    """For the key's position and those after it."""
+    seed, round_index, position = key
+    return [uniform(seed, round_index, position + i, purpose) for i in range(count)]
+
+
+def _probs_of(p: Tensor, tokens: list[int]) -> list[float]:
+    """Probability of each token, from [>= len(tokens), vocab]."""
+    probs: list[float] = p[torch.arange(len(tokens)), torch.tensor(tokens)].tolist()
+    return probs
 
 
 _T = TypeVar("_T", int, float)

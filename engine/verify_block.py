@@ -19,7 +19,7 @@ from engine.verify import Verdict, verify_sampled
 def verify_block(
     target_probs: Sequence[Tensor] | Tensor,
     drafts: Sequence[Sequence[int]],
-    draft_probs: Tensor | None,
+    draft_probs: Sequence[Tensor] | Tensor | None,
     accept_uniforms: Sequence[Sequence[float]],
     emit_uniforms: Sequence[Sequence[float]],
 ) -> Verdict:

@@ -23,7 +23,7 @@ from engine.checkpoint.safetensors_reader import read_weights
 from engine.drafters.base import Drafter
 from engine.drafters.factory import DrafterSpec, wanted_features, weight_bytes
 from engine.engine import Engine
-from engine.kernels.backend import fastest_dtype, resolve_backend
+from engine.kernels.backend import fastest_dtype, release_freed_memory, resolve_backend
 from engine.kv_cache import KvCache
 from engine.model import Transformer
 from engine.record import Trajectory, record
@@ -131,6 +131,8 @@ def open_session(settings: TuneSettings, progress: Progress) -> Session:
         max_len=max_len,
     )
     del weights
+    if resolved.backend == "native":
+        release_freed_memory()
     engine = Engine(
         model, eos_token_ids=config.eos_token_ids, max_batch_size=slots, max_len=max_len
     )

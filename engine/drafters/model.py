@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from engine.drafters.base import DrafterSnapshot, Proposal
-from engine.drafters.draw import draft_probs, draft_temperatures, draw
+from engine.drafters.draw import DraftProbs, draft_temperatures, draw_step
 from engine.kv_cache import KvCache, KvSnapshot
 from engine.layout import make_layout
 from engine.model import Transformer
 from engine.request import Sequence
+
+_CHUNK = 512  # tokens; bounds the attention mask and the logits of a long text
 
 
 class ModelDrafter:
@@ -49,6 +53,7 @@ class ModelDrafter:
         self._target_vocab_size = target_vocab_size
         self._shared_vocab_size = shared_vocab_size
         self._num_weight_bytes = num_weight_bytes
+        self._probs = DraftProbs(target_vocab_size, model.device)
 
     def admit(self, slot: int, sequence: Sequence, features: Tensor) -> None:
         """Process all tokens but the newest."""
@@ -77,7 +82,7 @@ class ModelDrafter:
         """Draft one token at a time; rows whose limit is reached sit out."""
         tokens: list[list[int]] = [[] for _ in slots]
         temperatures = draft_temperatures(sequences, draft_temperature)
-        probs = draft_probs(temperatures, limits, self._target_vocab_size, self.model.device)
+        probs = self._probs.of_round(temperatures, limits)
         rows = [row for row, limit in enumerate(limits) if limit > 0]
         pending = {row: sequences[row].tokens[self.cache.lengths[slots[row]] :] for row in rows}
         step = 0
@@ -86,15 +91,19 @@ class ModelDrafter:
             logits = self._forward(
                 [slots[row] for row in rows], [pending[row] for row in rows], starts
             )
-            drawn, drawn_from = draw(
+            is_whole = len(rows) == len(slots)
+            out = None
+            if probs is not None:
+                out = probs[:, step] if is_whole else torch.empty_like(logits)
+            drawn = draw_step(
                 logits,
                 [sequences[row] for row in rows],
                 [temperatures[row] for row in rows],
                 step,
-                greedy=probs is None,
+                out,
             )
-            if probs is not None and drawn_from is not None:
-                probs[rows, step] = drawn_from
+            if probs is not None and out is not None and not is_whole:
+                probs[rows, step] = out
             for row, token in zip(rows, drawn, strict=True):
                 tokens[row].append(token)
                 pending[row] = [token]
@@ -111,12 +120,12 @@ class ModelDrafter:
         self.cache.lengths[slot] = min(computed, len(sequence.tokens) - 1)
 
     @torch.inference_mode()
-    def teacher_forced_logits(
+    def forced_blocks(
         self,
         prompt_tokens: tuple[int, ...],
         output_tokens: tuple[int, ...],
         target_kv: KvSnapshot | None = None,
-    ) -> Tensor:
+    ) -> Iterator[Tensor]:
         """Logits for every output token but the first, given the true tokens before it.
 
         Args:
@@ -126,15 +135,29 @@ class ModelDrafter:
                 share them.
 
         Returns:
-            [len(output_tokens) - 1, target vocab] float32. Slot 0 of the cache then holds these
-            tokens, ready for `snapshot`.
+            Blocks [n, target vocab] float32, in all len(output_tokens) - 1 rows; long answers are
+            never held as a whole. Slot 0 of the cache then holds these tokens, ready for
+            `snapshot`.
         """
-        start = self._share_prompt(len(prompt_tokens), target_kv)
         tokens = [*prompt_tokens, *output_tokens[:-1]]
-        layout = make_layout([0], [start], [len(tokens) - start], device=self.model.device)
-        hidden = self.model.forward(self._readable(tokens[start:]), layout, self.cache)
-        self._processed(0, len(tokens))
-        return self._on_target_vocabulary(self.model.logits(hidden[1 - len(output_tokens) :]))
+        first_wanted = len(prompt_tokens)
+        for start in range(self._share_prompt(first_wanted, target_kv), len(tokens), _CHUNK):
+            part = tokens[start : start + _CHUNK]
+            layout = make_layout([0], [start], [len(part)], device=self.model.device)
+            hidden = self.model.forward(self._readable(part), layout, self.cache)
+            self._processed(0, start + len(part))
+            if start + len(part) > first_wanted:
+                hidden = hidden[max(0, first_wanted - start) :]
+                yield self._on_target_vocabulary(self.model.logits(hidden))
+
+    def teacher_forced_logits(
+        self,
+        prompt_tokens: tuple[int, ...],
+        output_tokens: tuple[int, ...],
+        target_kv: KvSnapshot | None = None,
+    ) -> Tensor:
+        """[len(output_tokens) - 1, target vocab], the blocks of `forced_blocks` in one."""
+        return torch.cat(list(self.forced_blocks(prompt_tokens, output_tokens, target_kv)))
 
     @property
     def num_bytes(self) -> int:

@@ -54,10 +54,10 @@ def profile(
         )
         return profiles, drafter.snapshot_of(trajectory)
     assert isinstance(drafter, ModelDrafter)
-    logits = drafter.teacher_forced_logits(
+    blocks = drafter.forced_blocks(
         trajectory.request.prompt_tokens, trajectory.output_tokens, trajectory.snapshot
     )
     profiles = profile_tokens(
-        logits, trajectory, draft_temperatures, max_drafts=max_drafts, max_len=max_len
+        blocks, trajectory, draft_temperatures, max_drafts=max_drafts, max_len=max_len
     )
     return profiles, drafter.snapshot(0)

@@ -82,3 +82,13 @@ def _fastest(dtype: torch.dtype) -> Resolved:
             return Resolved("native")
         note = library
     return Resolved("onednn" if packs(dtype) else "torch", note)
+
+
+def release_freed_memory() -> None:
+    """Give memory that is free back to the system: after something large that was used once.
+
+    The native kernels make the allocator keep what is freed, since every round needs it again.
+    """
+    library = load()
+    if not isinstance(library, str):
+        library.release_freed_memory()

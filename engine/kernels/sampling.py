@@ -14,6 +14,7 @@ from torch import Tensor
 from engine.errors import NumericError
 from engine.kernels.native.library import Library, load
 from engine.kernels.native.sampling import NativeSampling
+from engine.rng import Key, Purpose, uniform
 
 _NUCLEUS_GUESS = 256  # most nuclei are far smaller than the vocabulary
 
@@ -36,7 +37,7 @@ def best_tokens(logits: Tensor) -> Tensor:
         return logits.argmax(dim=-1)
     tokens = native.best_tokens(logits.contiguous())
     if tokens is None:
-        raise _broken()
+        raise broken_logits()
     return tokens
 
 
@@ -70,10 +71,10 @@ def processed_probs(
         chosen = logits if rows is None else logits[torch.tensor(rows, device=logits.device)]
         return _processed(chosen.float(), temperatures, top_ks, top_ps)
     rows = range(logits.shape[0]) if rows is None else rows
-    probs = native.process(logits.contiguous(), rows, temperatures, top_ks, top_ps)
-    if probs is None:
-        raise _broken()
-    return probs
+    found = native.process(logits.contiguous(), rows, temperatures, top_ks, top_ps)
+    if found is None:
+        raise broken_logits()
+    return found
 
 
 def sample_from(probs: Tensor, uniforms: Sequence[float]) -> Tensor:
@@ -91,8 +92,7 @@ def sample_from(probs: Tensor, uniforms: Sequence[float]) -> Tensor:
     """
     native = native_for(probs)
     if native is not None:
-        rows = probs.contiguous()
-        drawn = [native.draw(p, None, -1, u) for p, u in zip(rows, uniforms, strict=True)]
+        drawn = native.sample(probs if probs.stride(1) == 1 else probs.contiguous(), uniforms)
         if min(drawn, default=0) < 0:
             raise NumericError("a distribution has NaN or no mass: the model is broken")
         return torch.tensor(drawn, dtype=torch.int64)
@@ -105,6 +105,47 @@ def sample_from(probs: Tensor, uniforms: Sequence[float]) -> Tensor:
     # Rounding may lift a point to the very end: step back to the last token with mass.
     last = (cumulative < cumulative[:, -1:]).sum(dim=-1)
     return torch.minimum(tokens, last)
+
+
+def draw(
+    logits: Tensor,
+    temperatures: Sequence[float],
+    top_ks: Sequence[int],
+    top_ps: Sequence[float],
+    keys: Sequence[Key],
+    out: Tensor,
+    columns: Tensor | None = None,
+) -> list[int]:
+    """A draft token for every row, and what it was drawn from.
+
+    Args:
+        logits: [B, drafted] float. Not modified.
+        temperatures: As in `processed_probs`.
+        top_ks: As in `processed_probs`.
+        top_ps: As in `processed_probs`.
+        keys: Of the position that is drafted, for every row.
+        out: [B, vocab] float32, each row in one piece; takes the distributions.
+        columns: [drafted] int64, where each column of the logits belongs in `out`, whose other
+            columns stay as they are; None if they are the same.
+
+    Returns:
+        The column of the logits that was drawn in every row.
+
+    Raises:
+        NumericError: A row has NaN, +inf or no finite logit.
+    """
+    native = native_for(logits, out)
+    if native is None:
+        probs = processed_probs(logits, temperatures, top_ks, top_ps)
+        if columns is None:
+            out.copy_(probs)
+        else:
+            out[:, columns] = probs
+        return sample_from(probs, [uniform(*key, Purpose.DRAFT) for key in keys]).tolist()
+    drawn = native.draw(logits.contiguous(), temperatures, top_ks, top_ps, keys, out, columns)
+    if drawn is None:
+        raise broken_logits()
+    return drawn
 
 
 def sample_residual(p: Tensor, q: Tensor | None, draft: int, uniform: float) -> int | None:
@@ -123,7 +164,9 @@ def sample_residual(p: Tensor, q: Tensor | None, draft: int, uniform: float) -> 
     """
     native = native_for(p) if q is None else native_for(p, q)
     if native is not None:
-        token = native.draw(p.contiguous(), None if q is None else q.contiguous(), draft, uniform)
+        token = native.residual(
+            p.contiguous(), None if q is None else q.contiguous(), draft, uniform
+        )
         return token if token >= 0 else None
     if q is None:
         q = torch.zeros_like(p)
@@ -175,10 +218,11 @@ def _processed(
 
 def _check(logits: Tensor) -> None:
     if not bool(torch.isfinite(logits.amax(dim=-1)).all()):
-        raise _broken()
+        raise broken_logits()
 
 
-def _broken() -> NumericError:
+def broken_logits() -> NumericError:
+    """The error for logits that make no distribution."""
     return NumericError("logits hold NaN or no finite value: the model is broken")
 
 

@@ -1,8 +1,8 @@
 """Replay has no bias: its mean over all answers is what speculation needs, in exact rationals.
 
 The one side walks through the speculative process itself: rounds whose emitted tokens follow the
-rule's law in `tests.support.laws` and `block_laws`. The other side enumerates every answer the target can give,
-replays the drafter along it, and weights with the answer's probability.
+rule's law in `tests.support.laws` and `block_laws`. The other side enumerates every answer the
+target can give, replays the drafter along it, and weights with the answer's probability.
 """
 
 from __future__ import annotations

@@ -23,9 +23,12 @@ from engine.drafters.base import Drafter
 from engine.engine import Engine
 from engine.model import Transformer
 from engine.request import Sequence as Running
+from policies.types import VerificationRule
+from tests.support.block_mutants import BLOCK_MUTANTS
 from tests.support.chi_square import p_value, power
 from tests.support.mutants import MUTANTS, ArgmaxDraft, ReseededEachRound
 from tests.support.reference import output_law
+from tests.support.references import use_noise, use_references
 from tests.support.tiny_models import (
     DRAFTERS,
     independent_draft,
@@ -57,17 +60,24 @@ SAMPLINGS = (
     Sampling(1.0, top_k=3),
 )
 MAKERS = {**DRAFTERS, "stranger": independent_draft}
-RUNS: tuple[tuple[str, float | None, int], ...] = (
-    ("stranger", None, 3),
-    ("stranger", 0.0, 1),
-    ("stranger", 1.3, 1),
-    ("layer-skip", None, 1),
-    ("layer-skip", 0.0, 3),
-    ("ngram", None, 3),
-    ("eagle3", None, 1),
-    ("eagle3", None, 3),
-    ("eagle3", 0.0, 3),
-    ("eagle3", 1.3, 2),
+RATIO, BLOCK = VerificationRule.RATIO, VerificationRule.BLOCK
+RUNS: tuple[tuple[str, float | None, int, VerificationRule], ...] = (
+    ("stranger", None, 3, RATIO),
+    ("stranger", 0.0, 1, RATIO),
+    ("stranger", 1.3, 1, RATIO),
+    ("layer-skip", None, 1, RATIO),
+    ("layer-skip", 0.0, 3, RATIO),
+    ("ngram", None, 3, RATIO),
+    ("eagle3", None, 1, RATIO),
+    ("eagle3", None, 3, RATIO),
+    ("eagle3", 0.0, 3, RATIO),
+    ("eagle3", 1.3, 2, RATIO),
+    ("stranger", None, 3, BLOCK),
+    ("layer-skip", None, 2, BLOCK),
+    ("layer-skip", 1.3, 4, BLOCK),
+    ("layer-skip", 0.0, 3, BLOCK),
+    ("eagle3", None, 3, BLOCK),
+    ("ngram", None, 3, BLOCK),
 )
 ALPHA = 1e-6 / (len(RUNS) * len(SAMPLINGS))
 
@@ -98,6 +108,7 @@ def sample(
     run: int,
     num_speculative_tokens: int,
     draft_temperature: float | None,
+    rule: VerificationRule = RATIO,
 ) -> list[list[tuple[int, ...]]]:
     """First tokens of N requests per sampling, all in one batch, rows of all samplings mixed.
 
@@ -122,7 +133,7 @@ def sample(
         engine.resume(slot, Running(asked, list(PROMPT)), snapshot, drafted)
     outputs: list[list[tuple[int, ...]]] = [[] for _ in samplings]
     while engine.sequences:
-        engine.round(num_speculative_tokens, draft_temperature)
+        engine.round(num_speculative_tokens, draft_temperature, rule=rule)
         for slot in list(engine.sequences):
             if engine.sequences[slot].num_output_tokens >= NUM_TOKENS:
                 tokens = engine.release(slot).output_tokens[:NUM_TOKENS]
@@ -133,7 +144,7 @@ def sample(
 @pytest.mark.parametrize("run", range(len(RUNS)), ids=[str(run) for run in RUNS])
 def test_speculation_keeps_the_output_law(run: int) -> None:
     """Four kinds of sampling, mixed in one batch, each keep the target's joint law."""
-    kind, draft_temperature, num_speculative_tokens = RUNS[run]
+    kind, draft_temperature, num_speculative_tokens, rule = RUNS[run]
 
     outputs = sample(
         MAKERS[kind],
@@ -141,6 +152,7 @@ def test_speculation_keeps_the_output_law(run: int) -> None:
         run=run,
         num_speculative_tokens=num_speculative_tokens,
         draft_temperature=draft_temperature,
+        rule=rule,
     )
 
     for sampling, tokens in zip(SAMPLINGS, outputs, strict=True):
@@ -179,6 +191,7 @@ def p_value_at_one(make_drafter: Callable[[Engine], Drafter], *, run: int) -> fl
 def test_a_wrong_rule_in_the_engine_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above rejects the engine with a wrong verification rule in it."""
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
+    use_references(monkeypatch)
     monkeypatch.setattr("engine.verify_batch.verify_sampled", mutant.verify)
 
     assert p_value_at_one(independent_draft, run=100) < ALPHA
@@ -191,8 +204,41 @@ def test_an_argmax_draft_against_the_full_q_is_noticed() -> None:
 
 def test_noise_reused_across_rounds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above rejects a generator that starts anew in every round."""
-    noise = ReseededEachRound()
-    monkeypatch.setattr("engine.verify_batch.uniform", noise)
-    monkeypatch.setattr("engine.drafters.draw.uniform", noise)
+    use_noise(monkeypatch, ReseededEachRound())
 
     assert p_value_at_one(independent_draft, run=102) < ALPHA
+
+
+def p_value_of_block(*, run: int) -> float:
+    """Fit of a run at temperature 1 with K = 3 under the block rule."""
+    (outputs,) = sample(
+        independent_draft,
+        [Sampling(1.0)],
+        run=run,
+        num_speculative_tokens=3,
+        draft_temperature=None,
+        rule=BLOCK,
+    )
+    return p_value(outputs, law_of(Sampling(1.0)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "every position by its running product",
+        "up to the first position that fails",
+        "residual not renormalised",
+        "target in place of the residual",
+        "softmax of the residual",
+    ],
+)
+def test_a_wrong_block_rule_in_the_engine_is_noticed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above rejects the engine with a wrong block rule in it; subtler ones are excluded
+    exactly in tests/property/test_block_exact.py.
+    """
+    (mutant,) = (mutant for mutant in BLOCK_MUTANTS if mutant.name == name)
+    monkeypatch.setattr("engine.verify_batch.verify_block", mutant.verify)
+
+    assert p_value_of_block(run=200) < ALPHA

@@ -228,3 +228,11 @@ class ReseededEachRound:
         """Stands in for `engine.rng.uniform`."""
         first = self._first.setdefault((seed, round_index), position)
         return uniform(seed, 0, position - first, purpose)
+
+
+class KeyedByPosition:
+    """A generator that knows the position alone: a token drafted again meets its old noise."""
+
+    def __call__(self, seed: int, round_index: int, position: int, purpose: Purpose) -> float:
+        """Stands in for `engine.rng.uniform`."""
+        return uniform(seed, 0, position, purpose)

@@ -16,6 +16,7 @@ from engine.engine import Engine, RowOutcome
 from engine.profile import StartProfile, profile_tokens
 from engine.record import Trajectory
 from engine.request import Request
+from policies.types import VerificationRule
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ def measured(
     batch_size: int,
     num_speculative_tokens: int,
     draft_temperature: float | None = None,
+    rule: VerificationRule = VerificationRule.RATIO,
 ) -> list[Counts]:
     """Answer requests with the loaded drafter and count, per request."""
     counts = {request.request_id: Counts() for request in requests}
@@ -56,6 +58,7 @@ def measured(
         batch_size=batch_size,
         num_speculative_tokens=num_speculative_tokens,
         draft_temperature=draft_temperature,
+        rule=rule,
         on_round=on_round,
     )
     return [counts[request.request_id] for request in requests]

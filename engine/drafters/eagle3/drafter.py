@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.drafters.base import DrafterSnapshot, Proposal
-from engine.drafters.draw import draft_probs, draft_temperatures, draw
+from engine.drafters.draw import DraftProbs, draft_temperatures, draw_step
 from engine.drafters.eagle3.forced import forced_logits
 from engine.drafters.eagle3.head import Eagle3Head
 from engine.drafters.eagle3.unroll import unroll
@@ -66,6 +66,7 @@ class Eagle3Drafter:
         self._rotary = RotaryTables.build(
             config.decoder, cache.max_len, embedding.dtype, embedding.device
         )
+        self._probs = DraftProbs(embedding.shape[0], embedding.device)
         self._num_states = [0] * cache.num_slots
         width = len(config.feature_layers) * config.target_hidden_size
         self._states = torch.zeros(
@@ -97,24 +98,27 @@ class Eagle3Drafter:
         """Draft one token at a time; rows whose limit is reached sit out."""
         tokens: list[list[int]] = [[] for _ in slots]
         temperatures = draft_temperatures(sequences, draft_temperature)
-        vocab_size, device = self._embedding.shape[0], self._embedding.device
-        probs = draft_probs(temperatures, limits, vocab_size, device)
+        probs = self._probs.of_round(temperatures, limits)
         rows = [row for row, limit in enumerate(limits) if limit > 0]
         out = self._take_in([slots[row] for row in rows], [sequences[row].tokens for row in rows])
         for row in rows:
             self.cache.lengths[slots[row]] = len(sequences[row].tokens) - 1
         step = 0
         while True:
-            drawn, drawn_from = draw(
+            is_whole = len(rows) == len(slots)
+            drawn_from = None
+            if probs is not None:
+                drawn_from = probs[:, step] if is_whole else probs[rows, step]
+            drawn = draw_step(
                 self.head.logits(out).float(),
                 [sequences[row] for row in rows],
                 [temperatures[row] for row in rows],
                 step,
-                greedy=probs is None,
+                drawn_from,
+                self.columns,
             )
-            if probs is not None and drawn_from is not None:
-                at = torch.tensor(rows, device=device).unsqueeze(1)
-                probs[at, step, self.columns] = drawn_from
+            if probs is not None and drawn_from is not None and not is_whole:
+                probs[rows, step] = drawn_from
             for row, token in zip(rows, self.columns[drawn].tolist(), strict=True):
                 tokens[row].append(token)
             step += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_double, c_float, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int64, c_uint64, c_void_p
 from functools import cache
 
 from engine.cache_folder import default_cache
@@ -68,6 +68,49 @@ class ProcessingStruct(ctypes.Structure):
     )
 
 
+class KeysStruct(ctypes.Structure):
+    """`struct Keys` of `rng.h`."""
+
+    _fields_ = (
+        ("seeds", POINTER(c_uint64)),
+        ("rounds", POINTER(c_int64)),
+        ("positions", POINTER(c_int64)),
+    )
+
+
+class DestinationStruct(ctypes.Structure):
+    """`struct Destination` of `sampling.h`."""
+
+    _fields_ = (("probs", c_void_p), ("stride", c_int64), ("columns", c_void_p))
+
+
+class VerificationStruct(ctypes.Structure):
+    """`struct Verification` of `verify.h`."""
+
+    _fields_ = (
+        ("num_rows", c_int64),
+        ("longest", c_int64),
+        ("first_rows", POINTER(c_int64)),
+        ("num_drafts", POINTER(c_int64)),
+        ("drafts", POINTER(c_int64)),
+        ("drawn_from", c_void_p),
+        ("drawn_at", POINTER(c_int64)),
+        ("temperatures", POINTER(c_float)),
+        ("top_ks", POINTER(c_int64)),
+        ("top_ps", POINTER(c_double)),
+        ("keys", KeysStruct),
+        ("accepted", POINTER(c_int64)),
+        ("emitted", POINTER(c_int64)),
+        ("probs", POINTER(c_float)),
+    )
+
+
+class OutcomeStruct(ctypes.Structure):
+    """`struct Outcome` of `verify.h`."""
+
+    _fields_ = (("num_broken", c_int64), ("num_fallbacks", c_int64))
+
+
 class Library:
     """The functions of `kernels.cpp`. Pointers are to contiguous float32 memory.
 
@@ -81,7 +124,12 @@ class Library:
         decode: (layers, first, end, attention, hidden).
         best_tokens: (logits, rows, vocab, tokens) -> rows without one.
         process: (processing, logits, rows, vocab, probs) -> rows without a distribution.
-        draw: (p, q or None, draft or -1, vocab, uniform) -> token, or -1.
+        sample: (p, floats from one row to the next, rows, vocab, uniforms, tokens).
+        draw: (processing, logits, rows, vocab, keys, destination, tokens) -> rows without a
+            distribution.
+        residual: (p, q or None, draft, vocab, uniform) -> token, or -1.
+        verify: (verification, logits, vocab, outcome).
+        release_freed_memory: () gives memory that is free back to the system.
     """
 
     def __init__(self, path: str) -> None:
@@ -114,12 +162,27 @@ class Library:
         self.best_tokens = loaded.best_tokens
         self.best_tokens.argtypes = [c_void_p, c_int64, c_int64, c_void_p]
         self.best_tokens.restype = c_int64
+        how, logits = POINTER(ProcessingStruct), (c_void_p, c_int64, c_int64)
         self.process = loaded.process
-        self.process.argtypes = [POINTER(ProcessingStruct), c_void_p, c_int64, c_int64, c_void_p]
+        self.process.argtypes = [how, *logits, c_void_p]
         self.process.restype = c_int64
+        self.sample = loaded.sample
+        self.sample.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
+        self.sample.restype = None
         self.draw = loaded.draw
-        self.draw.argtypes = [c_void_p, c_void_p, c_int64, c_int64, c_double]
+        keys, to = POINTER(KeysStruct), POINTER(DestinationStruct)
+        self.draw.argtypes = [how, *logits, keys, to, c_void_p]
         self.draw.restype = c_int64
+        self.residual = loaded.residual
+        self.residual.argtypes = [c_void_p, c_void_p, c_int64, c_int64, c_double]
+        self.residual.restype = c_int64
+        self.verify = loaded.verify
+        asked, outcome = POINTER(VerificationStruct), POINTER(OutcomeStruct)
+        self.verify.argtypes = [asked, c_void_p, c_int64, outcome]
+        self.verify.restype = None
+        self.release_freed_memory = loaded.release_freed_memory
+        self.release_freed_memory.restype = None
+        loaded.keep_freed_memory()
 
 
 @cache

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "rng.h"
 #include "select.h"
 #include "vectors.h"
 
@@ -116,17 +117,6 @@ static bool process_row(const float* x, int64_t size, float temperature, int64_t
   return true;
 }
 
-// Distributions of chosen rows of the logits; returns how many rows have none.
-static int64_t process_rows(const Processing& how, const float* logits, int64_t rows, int64_t size,
-                            float* probs) {
-  int64_t num_broken = 0;
-#pragma omp parallel for schedule(dynamic) reduction(+ : num_broken) if (rows > 1)
-  for (int64_t row = 0; row < rows; row++)
-    num_broken += !process_row(logits + how.sources[row] * size, size, how.temperatures[row],
-                               how.top_ks[row], how.top_ps[row], probs + row * size);
-  return num_broken;
-}
-
 // What a draw is made from, never stored: p, or what is left of it where a draft took mass.
 struct Whole {
   const float* p;
@@ -185,4 +175,53 @@ static int64_t draw_token(const float* p, const float* q, int64_t draft, int64_t
   left.assign(p, p + size);
   left[draft] = std::max(left[draft] - 1.0f, 0.0f);
   return sample(Whole{left.data()}, size, u);
+}
+
+// Distributions of chosen rows of the logits; returns how many rows have none.
+static int64_t process_rows(const Processing& how, const float* logits, int64_t rows, int64_t size,
+                            float* probs) {
+  int64_t num_broken = 0;
+#pragma omp parallel for schedule(dynamic) reduction(+ : num_broken) if (rows > 1)
+  for (int64_t row = 0; row < rows; row++)
+    num_broken += !process_row(logits + how.sources[row] * size, size, how.temperatures[row],
+                               how.top_ks[row], how.top_ps[row], probs + row * size);
+  return num_broken;
+}
+
+// A token of every row of p, `stride` floats apart; -1 for rows without mass.
+static void sample_rows(const float* p, int64_t stride, int64_t rows, int64_t size,
+                        const double* uniforms, int64_t* tokens) {
+#pragma omp parallel for schedule(dynamic) if (rows > 1)
+  for (int64_t row = 0; row < rows; row++)
+    tokens[row] = sample(Whole{p + row * stride}, size, uniforms[row]);
+}
+
+// Where distributions go: rows `stride` floats apart, and column j of the logits to `columns[j]`
+// if there is such a map. What no column goes to stays as it is.
+struct Destination {
+  float* probs;
+  int64_t stride;
+  const int64_t* columns;
+};
+
+// A column of every row of the logits, and what it was drawn from; returns how many rows have none.
+static int64_t draw_rows(const Processing& how, const float* logits, int64_t rows, int64_t size,
+                         const Keys& keys, const Destination& to, int64_t* tokens) {
+  int64_t num_broken = 0;
+#pragma omp parallel for schedule(dynamic) reduction(+ : num_broken) if (rows > 1)
+  for (int64_t row = 0; row < rows; row++) {
+    static thread_local std::vector<float> kept;
+    float* out = to.probs + row * to.stride;
+    if (to.columns) kept.resize(size);
+    float* p = to.columns ? kept.data() : out;
+    const float* x = logits + how.sources[row] * size;
+    tokens[row] = -1;
+    if (process_row(x, size, how.temperatures[row], how.top_ks[row], how.top_ps[row], p))
+      tokens[row] = sample(Whole{p}, size, uniform(keys, row, 0, DRAFT));
+    else
+      num_broken++;
+    if (to.columns)
+      for (int64_t j = 0; j < size; j++) out[to.columns[j]] = p[j];
+  }
+  return num_broken;
 }

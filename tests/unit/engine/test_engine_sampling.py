@@ -16,6 +16,7 @@ from engine.request import Request
 from engine.request import Sequence as Running
 from engine.rng import Purpose, uniform
 from tests.support.reference import output_law, plain_logits
+from tests.support.references import use_noise
 from tests.support.scripted import StatelessDrafter
 from tests.support.tiny_models import (
     DRAFTERS,
@@ -145,8 +146,7 @@ def without_round(seed: int, round_index: int, position: int, purpose: Purpose) 
 def times_used_again(source: Uniform, monkeypatch: pytest.MonkeyPatch) -> int:
     """Uniforms that a run draws more than once, rejections and drafts of 3 tokens included."""
     recording = Recording(source)
-    monkeypatch.setattr("engine.verify_batch.uniform", recording)
-    monkeypatch.setattr("engine.drafters.draw.uniform", recording)
+    use_noise(monkeypatch, recording)
     asked = request(PROMPT, temperature=1.0, max_tokens=40)
     accepted = run([asked], "draft", seats=1)["request"][1]
     assert {0, 3} <= set(accepted)
@@ -237,7 +237,7 @@ def test_a_forced_rejection_without_residual_is_counted(monkeypatch: pytest.Monk
     def rejecting(seed: int, round_index: int, position: int, purpose: Purpose) -> float:
         return 1.0 if purpose == Purpose.ACCEPT else uniform(seed, round_index, position, purpose)
 
-    monkeypatch.setattr("engine.verify_batch.uniform", rejecting)
+    use_noise(monkeypatch, rejecting)
     engine = tiny_engine(TARGET)
     engine.load(target_itself(engine))
 
