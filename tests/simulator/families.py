@@ -13,27 +13,14 @@ from zlib import crc32
 
 import numpy as np
 
-from policies.types import SpeculativeConfig
-from tests.simulator.arms import Arm, arm_config
+from tests.simulator.builders import BATCH_SIZES, MAX_DRAFTS, NAMES, flat_world, physical_world
 from tests.simulator.noise import Noise, Throttling
-from tests.simulator.physics import System
 from tests.simulator.prior import WORSE, PriorMode, SimulatedPredictor, predict
 from tests.simulator.scenario import Scenario
 from tests.simulator.systems import TEMPERATURES, random_system
 from tests.simulator.world import Drift, World
 
-BATCH_SIZES = (1, 4, 16, 64)
-MAX_DRAFTS = 8
-
-_REQUEST_SD = 0.005  # relative, of acceptance probabilities: about 1 % of tau at K = 5
-_SHARED = 0.5  # of the variance of that: requests that are easy for all drafters
-_FLAT_REQUEST_SD = 0.01  # of log gains, in families whose gains do not come from acceptance
-_OFF_RATES = {1: 50.0, 4: 180.0, 16: 600.0, 64: 1500.0}
-_NAMES = ("draft", "eagle", "parallel")
-
 Generator = np.random.Generator
-Gain = Callable[[str, int, float | None], Mapping[int, float]]
-"""Log gain by batch size of a drafter, a K and a draft temperature."""
 
 
 def general(seed: int) -> Scenario:
@@ -48,7 +35,7 @@ def general(seed: int) -> Scenario:
     generator = _generator("general", seed)
     misleads = seed % 2 == 0
     while True:
-        world = _physical_world(random_system(generator), generator)
+        world = physical_world(random_system(generator), generator)
         if generator.random() < 0.1:
             name = str(generator.choice(list(world.temperatures)))
             world = replace(world, fails_after={name: int(generator.integers(0, 40))})
@@ -72,13 +59,13 @@ def useless(seed: int) -> Scenario:
     good.
     """
     generator = _generator("useless", seed)
-    loss = {kind: generator.uniform(0.03, 0.2) for kind in product(_NAMES, TEMPERATURES)}
+    loss = {kind: generator.uniform(0.03, 0.2) for kind in product(NAMES, TEMPERATURES)}
 
     def gain(drafter: str, k: int, temperature: float | None) -> Mapping[int, float]:
         value = -min(loss[drafter, temperature] * (1 + 0.25 * (k - 1)), 0.69)
         return dict.fromkeys(BATCH_SIZES, value)
 
-    world = _flat_world(generator, gain, idle=(0.0, 0.005))
+    world = flat_world(generator, gain, idle=(0.0, 0.005))
     return _scenario("useless", seed, generator, world, "noisy", error_sd=0.1)
 
 
@@ -87,7 +74,8 @@ def at_margin(seed: int) -> Scenario:
 
     True: log gain log(1.01) for every drafter, K, draft temperature and batch size; idle costs
     nothing. Publishing anything that drafts is a false publish. The choice of requests shifts
-    what can be measured by a standard deviation of 1 %, and the search is told so.
+    what can be measured by a standard deviation of 1 %, half of its variance common to all
+    drafters and the rest to all arms of one, and the search is told its size.
     """
     return _exact("at_margin", seed, math.log(1.01))
 
@@ -95,6 +83,28 @@ def at_margin(seed: int) -> Scenario:
 def at_zero(seed: int) -> Scenario:
     """Every arm that drafts gains exactly nothing; all else as in `at_margin`."""
     return _exact("at_zero", seed, 0.0)
+
+
+def at_restart(seed: int) -> Scenario:
+    """Every arm that drafts gains exactly the restart margin, +3 %; all else as in `at_margin`.
+
+    No table is worth more than the margin, so loading any drafter is a false publish; that the
+    cells speculate then is not.
+    """
+    return _exact("at_restart", seed, math.log(1.03))
+
+
+def margin_beside_gain(seed: int) -> Scenario:
+    """A large gain at batch 1 carries the drafter; 4, 16 and 64 lie exactly on the hot margin.
+
+    True: log gain log(1.3) of every arm at batch 1, log(1.01) at the others; idle costs nothing.
+    The restart margin protects nobody here: a cell that speculates at 4, 16 or 64 is a false
+    publish that only the cells' own bounds prevent. Requests shift as in `at_margin`.
+    """
+    generator = _generator("margin_beside_gain", seed)
+    by_size = {**dict.fromkeys(BATCH_SIZES, math.log(1.01)), 1: math.log(1.3)}
+    world = flat_world(generator, lambda *_: by_size)
+    return _scenario("margin_beside_gain", seed, generator, world, "noisy")
 
 
 def one_true_gain(seed: int) -> Scenario:
@@ -105,7 +115,7 @@ def one_true_gain(seed: int) -> Scenario:
     other drafters lose 2 %; idle costs nothing. The prior has errors of 5 %.
     """
     generator = _generator("one_true_gain", seed)
-    drafter = str(generator.choice(_NAMES))
+    drafter = str(generator.choice(NAMES))
     best_k = int(generator.integers(1, MAX_DRAFTS + 1))
     best_temperature = TEMPERATURES[generator.integers(len(TEMPERATURES))]
 
@@ -113,7 +123,7 @@ def one_true_gain(seed: int) -> Scenario:
         value = math.log(1.08) - 0.015 * abs(k - best_k) - 0.03 * (temperature != best_temperature)
         return dict.fromkeys(BATCH_SIZES, value if name == drafter else -0.02)
 
-    return _scenario("one_true_gain", seed, generator, _flat_world(generator, gain), "noisy")
+    return _scenario("one_true_gain", seed, generator, flat_world(generator, gain), "noisy")
 
 
 def harmful_arms(seed: int) -> Scenario:
@@ -125,13 +135,13 @@ def harmful_arms(seed: int) -> Scenario:
     generator = _generator("harmful_arms", seed)
     loss = {
         arm: generator.uniform(0.0122, 0.05)
-        for arm in product(_NAMES, range(1, MAX_DRAFTS + 1), TEMPERATURES)
+        for arm in product(NAMES, range(1, MAX_DRAFTS + 1), TEMPERATURES)
     }
 
     def gain(drafter: str, k: int, temperature: float | None) -> Mapping[int, float]:
         return dict.fromkeys(BATCH_SIZES, -loss[drafter, k, temperature])
 
-    scenario = _scenario("harmful_arms", seed, generator, _flat_world(generator, gain), "noisy")
+    scenario = _scenario("harmful_arms", seed, generator, flat_world(generator, gain), "noisy")
     return replace(scenario, predictor=_overrated(scenario.predictor, 0.1))
 
 
@@ -143,10 +153,10 @@ def harmful_beside_gain(seed: int) -> Scenario:
     The prior overrates by 5 % at 16 and 64, on top of errors of 5 %.
     """
     generator = _generator("harmful_beside_gain", seed)
-    up = {kind: generator.uniform(0.1, 0.3) for kind in product(_NAMES, TEMPERATURES)}
+    up = {kind: generator.uniform(0.1, 0.3) for kind in product(NAMES, TEMPERATURES)}
     down = {
         arm: generator.uniform(0.0122, 0.05)
-        for arm in product(_NAMES, range(1, MAX_DRAFTS + 1), TEMPERATURES)
+        for arm in product(NAMES, range(1, MAX_DRAFTS + 1), TEMPERATURES)
     }
 
     def gain(drafter: str, k: int, temperature: float | None) -> Mapping[int, float]:
@@ -154,7 +164,7 @@ def harmful_beside_gain(seed: int) -> Scenario:
         low = -down[drafter, k, temperature]
         return {1: high, 4: high, 16: low, 64: low}
 
-    world = _flat_world(generator, gain, idle=(0.0, 0.005))
+    world = flat_world(generator, gain, idle=(0.0, 0.005))
     scenario = _scenario("harmful_beside_gain", seed, generator, world, "noisy")
     return replace(scenario, predictor=_overrated(scenario.predictor, 0.05, above=4))
 
@@ -167,15 +177,15 @@ def harmful_idle(seed: int) -> Scenario:
     batch size may lose more than 1 %, off is the optimum.
     """
     generator = _generator("harmful_idle", seed)
-    up = {kind: generator.uniform(0.1, 0.3) for kind in product(_NAMES, TEMPERATURES)}
-    down = {kind: generator.uniform(0.05, 0.1) for kind in product(_NAMES, TEMPERATURES)}
+    up = {kind: generator.uniform(0.1, 0.3) for kind in product(NAMES, TEMPERATURES)}
+    down = {kind: generator.uniform(0.05, 0.1) for kind in product(NAMES, TEMPERATURES)}
 
     def gain(drafter: str, k: int, temperature: float | None) -> Mapping[int, float]:
         high = math.log1p(up[drafter, temperature]) - 0.01 * (k - 1)
         low = math.log1p(-down[drafter, temperature] * (1 + (k - 1) / MAX_DRAFTS))
         return {1: high, 4: high, 16: low, 64: low}
 
-    world = _flat_world(generator, gain, idle=(0.0153, 0.05))
+    world = flat_world(generator, gain, idle=(0.0153, 0.05))
     return _scenario("harmful_idle", seed, generator, world, "noisy")
 
 
@@ -194,7 +204,7 @@ def dying(seed: int) -> Scenario:
     """
     generator = _generator("dying", seed)
     while True:
-        world = _physical_world(random_system(generator), generator)
+        world = physical_world(random_system(generator), generator)
         kind = world.optimum().kind
         if kind is not None:
             break
@@ -210,7 +220,7 @@ def drifting(seed: int) -> Scenario:
     """
     generator = _generator("drifting", seed)
     system = random_system(generator)
-    world = _physical_world(system, generator)
+    world = physical_world(system, generator)
     drift = Drift(
         log_gains=system.log_gains(BATCH_SIZES, MAX_DRAFTS, generator.uniform(0.8, 1.1)),
         over_s=generator.uniform(200, 2000),
@@ -225,6 +235,8 @@ FAMILIES: Mapping[str, Callable[[int], Scenario]] = {
         useless,
         at_margin,
         at_zero,
+        at_restart,
+        margin_beside_gain,
         one_true_gain,
         harmful_arms,
         harmful_beside_gain,
@@ -267,55 +279,8 @@ def _scenario(
 
 def _exact(family: str, seed: int, log_gain: float) -> Scenario:
     generator = _generator(family, seed)
-    world = _flat_world(generator, lambda *_: dict.fromkeys(BATCH_SIZES, log_gain))
+    world = flat_world(generator, lambda *_: dict.fromkeys(BATCH_SIZES, log_gain))
     return _scenario(family, seed, generator, world, "noisy")
-
-
-def _physical_world(system: System, generator: Generator) -> World:
-    """The world of a system, measured on a random choice of requests."""
-    errors = system.request_std_errors(MAX_DRAFTS, _REQUEST_SD)
-    return World(
-        temperatures={name: tuple(d.temperature_scales) for name, d in system.drafters.items()},
-        max_num_speculative_tokens=MAX_DRAFTS,
-        off_tokens_per_s=system.off_tokens_per_s(BATCH_SIZES),
-        log_gains=system.log_gains(BATCH_SIZES, MAX_DRAFTS),
-        sample_shifts=_shifts(generator, errors, list(system.drafters)),
-        request_std_errors=errors,
-    )
-
-
-def _flat_world(generator: Generator, gain: Gain, idle: tuple[float, float] = (0.0, 0.0)) -> World:
-    """A world of given gains, three drafters, and idle losses drawn between two fractions."""
-    log_gains: dict[Arm, float] = {}
-    errors: dict[SpeculativeConfig, float] = {}
-    for name in _NAMES:
-        idle_gain = math.log1p(-generator.uniform(*idle))
-        log_gains |= {(size, arm_config(name, 0)): idle_gain for size in BATCH_SIZES}
-        for k, temperature in product(range(1, MAX_DRAFTS + 1), TEMPERATURES):
-            config = arm_config(name, k, temperature)
-            errors[config] = _FLAT_REQUEST_SD
-            for size, value in gain(name, k, temperature).items():
-                log_gains[size, config] = value
-    return World(
-        temperatures=dict.fromkeys(_NAMES, TEMPERATURES),
-        max_num_speculative_tokens=MAX_DRAFTS,
-        off_tokens_per_s=_OFF_RATES,
-        log_gains=log_gains,
-        sample_shifts=_shifts(generator, errors, list(_NAMES)),
-        request_std_errors=errors,
-    )
-
-
-def _shifts(
-    generator: Generator, errors: Mapping[SpeculativeConfig, float], drafters: list[str]
-) -> dict[SpeculativeConfig, float]:
-    """One draw of what the choice of requests does: common to all arms of a drafter."""
-    common = generator.standard_normal()
-    by_drafter = {
-        name: math.sqrt(_SHARED) * common + math.sqrt(1 - _SHARED) * generator.standard_normal()
-        for name in drafters
-    }
-    return {config: by_drafter[config.drafter] * error for config, error in errors.items()}
 
 
 def _is_spread(world: World) -> bool:

@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from tests.simulator.arms import arm_config
+from tests.simulator.builders import BATCH_SIZES, MAX_DRAFTS
 from tests.simulator.families import (
-    BATCH_SIZES,
     FAMILIES,
-    MAX_DRAFTS,
     at_margin,
+    at_restart,
     at_zero,
     drifting,
     dying,
@@ -23,6 +23,7 @@ from tests.simulator.families import (
     harmful_beside_gain,
     harmful_idle,
     lucky,
+    margin_beside_gain,
     members,
     one_true_gain,
     useless,
@@ -136,7 +137,9 @@ def test_useless_drafters_lose() -> None:
     assert tempting > SEEDS / 2
 
 
-@pytest.mark.parametrize(("family", "gain"), [(at_margin, HOT), (at_zero, 0.0)])
+@pytest.mark.parametrize(
+    ("family", "gain"), [(at_margin, HOT), (at_zero, 0.0), (at_restart, math.log(1.03))]
+)
 def test_exact_families_are_exact(family: Callable[[int], Scenario], gain: float) -> None:
     """Every arm that drafts has the gain, whatever the requests say; idle costs nothing."""
     for scenario in members(family, SEEDS):
@@ -146,6 +149,14 @@ def test_exact_families_are_exact(family: Callable[[int], Scenario], gain: float
         assert any(world.measurable(config, 1) > gain for config in world.arms) or all(
             shift <= 0 for shift in world.sample_shifts.values()
         )
+
+
+def test_a_gain_beside_cells_on_the_margin() -> None:
+    """Large at batch 1, exactly 1 % at the others."""
+    for scenario in members(margin_beside_gain, SEEDS):
+        found = set(drafting(scenario.world))
+        assert found == {(1, math.log(1.3)), (4, HOT), (16, HOT), (64, HOT)}
+        assert set(idle(scenario.world)) == {0.0}
 
 
 def test_request_shifts_have_their_spread() -> None:
