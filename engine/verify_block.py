@@ -38,8 +38,8 @@ def verify_block(
         target_probs: [>= len(draft) + 1, vocab] float32 for each row, distributions after each
             position. Not modified.
         drafts: Draft tokens of each row.
-        draft_probs: [B, >= longest draft, vocab] float32, what each draft was drawn from; None when
-            the drafts are deterministic, which leaves nothing to carry along.
+        draft_probs: [>= len(draft), vocab] float32 for each row, what each draft was drawn from;
+            None when the drafts are deterministic, which leaves nothing to carry along.
         accept_uniforms: One uniform per draft token.
         emit_uniforms: As in `verify_sampled`.
 

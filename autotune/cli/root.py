@@ -31,6 +31,7 @@ COMMANDS = (
     "export",
     "history",
     "remeasure",
+    "replay",
     "detect",
     "models",
     "store",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from autotune.traffic.conversation import chat_messages, checked_text, sharegpt_messages
 from autotune.traffic.reasons import Skipped, SkipReason
@@ -24,6 +25,18 @@ _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 Body = dict[str, object]
 
 
+class Settings(NamedTuple):
+    """How a request wants its answer, under the names of `SampledRequest`; None is not said."""
+
+    task: str
+    temperature: float | None
+    top_p: float
+    top_k: int
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    seed: int | None
+
+
 def parse_request(row: object, request_id: str) -> SampledRequest:
     """Reads a chat or completions body, a batch envelope around one, or a ShareGPT row.
 
@@ -36,12 +49,30 @@ def parse_request(row: object, request_id: str) -> SampledRequest:
     """
     if not isinstance(row, dict):
         raise Skipped(SkipReason.NOT_OBJECT)
-    if "body" in row:
-        return _from_body(_unwrap(row), request_id)
-    return _from_body(row, request_id)
+    body = unwrap(row) if "body" in row else row
+    prompt = read_prompt(body)
+    settings = read_settings(body)
+    temperature = settings.temperature
+    return SampledRequest(
+        request_id=request_id,
+        messages=() if isinstance(prompt, str) else prompt,
+        prompt=prompt if isinstance(prompt, str) else None,
+        task=settings.task,
+        temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        max_tokens=settings.max_tokens or DEFAULT_MAX_TOKENS,
+        stop=settings.stop,
+        seed=settings.seed,
+    )
 
 
-def _unwrap(envelope: Body) -> Body:
+def unwrap(envelope: Body) -> Body:
+    """The body inside a batch envelope.
+
+    Raises:
+        Skipped: It is for another endpoint, or there is none.
+    """
     url = envelope.get("url")
     if url is not None and not (isinstance(url, str) and url.rstrip("/").endswith(_ENDPOINTS)):
         raise Skipped(SkipReason.OTHER_ENDPOINT)
@@ -51,26 +82,33 @@ def _unwrap(envelope: Body) -> Body:
     return body
 
 
-def _from_body(body: Body, request_id: str) -> SampledRequest:
-    messages: tuple[Message, ...] = ()
-    prompt: str | None = None
+def read_prompt(body: Body) -> str | tuple[Message, ...]:
+    """What a body asks: a text to continue, or a conversation.
+
+    Raises:
+        Skipped: It asks nothing that can be replayed as text.
+    """
     if "messages" in body:
-        messages = chat_messages(body["messages"])
-    elif "prompt" in body:
-        prompt = _prompt(body["prompt"])
-    elif "conversations" in body:
-        messages = sharegpt_messages(body["conversations"])
-    else:
-        raise Skipped(SkipReason.NO_REQUEST)
+        return chat_messages(body["messages"])
+    if "prompt" in body:
+        return _prompt(body["prompt"])
+    if "conversations" in body:
+        return sharegpt_messages(body["conversations"])
+    raise Skipped(SkipReason.NO_REQUEST)
+
+
+def read_settings(body: Body) -> Settings:
+    """How a body wants its answer.
+
+    Raises:
+        Skipped: In a way that our engine does not know, or with a value out of range.
+    """
     for reason, present in _UNSUPPORTED:
         if present(body):
             raise Skipped(reason)
-    return SampledRequest(
-        request_id=request_id,
-        messages=messages,
-        prompt=prompt,
+    return Settings(
         task=_task(body.get("metadata")),
-        temperature=_real(body, "temperature", DEFAULT_TEMPERATURE, 0.0, MAX_TEMPERATURE),
+        temperature=_real(body, "temperature", 0.0, MAX_TEMPERATURE),
         top_p=_top_p(body),
         top_k=_top_k(body),
         max_tokens=_max_tokens(body),
@@ -104,10 +142,10 @@ def _stop(value: object) -> tuple[str, ...]:
     return tuple(text for text in map(checked_text, texts) if text)
 
 
-def _real(body: Body, key: str, default: float, low: float, high: float) -> float:
+def _real(body: Body, key: str, low: float, high: float) -> float | None:
     value = body.get(key)
     if value is None:
-        return default
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Skipped(SkipReason.BAD_VALUE)
     if not low <= value <= high:  # NaN fails this too
@@ -127,10 +165,10 @@ def _whole(body: Body, key: str, low: int, high: int) -> int | None:
 
 
 def _top_p(body: Body) -> float:
-    top_p = _real(body, "top_p", 1.0, 0.0, 1.0)
+    top_p = _real(body, "top_p", 0.0, 1.0)
     if top_p == 0.0:
         raise Skipped(SkipReason.BAD_VALUE)
-    return top_p
+    return 1.0 if top_p is None else top_p
 
 
 def _top_k(body: Body) -> int:
@@ -138,9 +176,9 @@ def _top_k(body: Body) -> int:
     return max(0, _whole(body, "top_k", -1, _MAX_SEED) or 0)
 
 
-def _max_tokens(body: Body) -> int:
+def _max_tokens(body: Body) -> int | None:
     newer = _whole(body, "max_completion_tokens", 1, _MAX_SEED)
-    return newer or _whole(body, "max_tokens", 1, _MAX_SEED) or DEFAULT_MAX_TOKENS
+    return newer or _whole(body, "max_tokens", 1, _MAX_SEED)
 
 
 def _seed(body: Body) -> int | None:

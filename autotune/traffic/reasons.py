@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -35,6 +37,20 @@ class SkipReason(StrEnum):
     SUFFIX = "suffix"
     ECHO = "echo"
     CONTINUED_ANSWER = "continued answer"
+    NO_RESPONSE = "no response"
+    FAILED = "failed request"
+    NO_ANSWER = "no output tokens or text"
+    REASONING = "reasoning without token ids"
+    BAD_TOKENS = "malformed token ids"
+    TOO_MANY_TOKENS = "more output tokens than max_tokens"
+    NO_LOG_PROBS = "no log-probabilities"
+    BAD_LOG_PROBS = "malformed log-probabilities"
+    OTHER_COUNT = "not one log-probability per output token"
+    RAW_LOG_PROBS = "raw log-probabilities of a processed distribution"
+    TEMPLATE = "refused by the chat template"
+    OTHER_SPLIT = "text that the tokenizer splits otherwise than it was generated"
+    VOCABULARY = "token outside the model's vocabulary"
+    BEYOND_DRAFT = "longer than the draft's context"
 
 
 class Skipped(Exception):
@@ -43,3 +59,29 @@ class Skipped(Exception):
     def __init__(self, reason: SkipReason) -> None:
         super().__init__(reason.value)
         self.reason = reason
+
+
+class SkipCounts:
+    """How many lines were not used, and where the first of each reason is."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._counts: Counter[str] = Counter()
+        self._first_lines: dict[str, int] = {}
+
+    def add(self, reason: SkipReason, line: int) -> None:
+        """Count a line."""
+        self._counts[reason.value] += 1
+        self._first_lines.setdefault(reason.value, line)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Lines by reason, reasons in alphabetical order."""
+        return dict(sorted(self._counts.items()))
+
+    def describe(self) -> str:
+        """For people, such as `2 not JSON (the first is line 7)`; empty where there are none."""
+        return ", ".join(
+            f"{count} {reason} (the first is line {self._first_lines[reason]})"
+            for reason, count in self.counts.items()
+        )

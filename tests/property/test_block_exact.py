@@ -80,10 +80,13 @@ def test_the_engine_keeps_the_law(entry: str, num_drafts: int) -> None:
     assert output_law(round_at, 2) == plain_law(target, 2)
 
 
-@pytest.mark.parametrize(("num_drafts", "num_tokens"), [(2, 5), (3, 5)])
-def test_the_engine_keeps_the_law_over_longer_outputs(num_drafts: int, num_tokens: int) -> None:
-    """Two whole rounds, full acceptances included: five tokens jointly."""
-    target, draft = (table_chain(rows) for rows in CATALOGUE["binary"])
+@pytest.mark.parametrize("num_drafts", [2, 3])
+@pytest.mark.parametrize(("entry", "num_tokens"), [("binary", 5), ("draft ahead, then behind", 4)])
+def test_the_engine_keeps_the_law_over_longer_outputs(
+    entry: str, num_tokens: int, num_drafts: int
+) -> None:
+    """A whole round and more, full acceptances included: four or five tokens jointly."""
+    target, draft = (table_chain(rows) for rows in CATALOGUE[entry])
 
     round_at = partial(
         round_law,

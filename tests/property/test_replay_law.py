@@ -272,3 +272,19 @@ def test_steps_and_tokens_agree_where_the_start_does_not_matter() -> None:
     for rule in VerificationRule:
         torch.testing.assert_close(by_steps.survival_by(rule), by_tokens.survival_by(rule))
     assert torch.equal(by_steps.num_proposed, by_tokens.num_proposed)
+
+
+@pytest.mark.parametrize("sizes", [(9,), (1, 8), (4, 4, 1)])
+def test_blocks_of_logits_are_one_text(sizes: tuple[int, ...]) -> None:
+    """Rows in pieces give the profile of the whole."""
+    answer, logits = random_answer(5, 9)
+    temperatures = (None, 0.0, 0.6)
+
+    whole = profile_tokens(logits, answer, temperatures, max_drafts=4, max_len=100)
+    pieces = profile_tokens(
+        iter(logits.split(list(sizes))), answer, temperatures, max_drafts=4, max_len=100
+    )
+
+    for one, other in zip(whole, pieces, strict=True):
+        for rule in VerificationRule:
+            assert torch.equal(one.survival_by(rule), other.survival_by(rule))

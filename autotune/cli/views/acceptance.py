@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 
 from autotune.cli.views import words
 from autotune.cli.views.tables import add_columns, new_table, print_table
-from autotune.report.acceptance import DEFINITIONS, AcceptanceReport
+from autotune.report.acceptance import DEFINITIONS, AcceptanceReport, AcceptanceRow
 
 
 def print_acceptance(console: Console, report: AcceptanceReport) -> None:
@@ -15,20 +17,30 @@ def print_acceptance(console: Console, report: AcceptanceReport) -> None:
     if not report.rows:
         console.print(f"Run {report.run_id} stored no acceptance figures.", soft_wrap=True)
         return
-    print_table(console, acceptance_table(report))
-    for line in DEFINITIONS:
-        if "position" in report.axes or not line.startswith("position"):
-            console.print(line, soft_wrap=True)
+    print_table(console, acceptance_table(report.rows, report.axes, f"workload: {report.workload}"))
+    print_definitions(console, report.axes)
     if report.workload == "default":
         console.print(words.DEFAULT_WORKLOAD, soft_wrap=True)
 
 
-def acceptance_table(report: AcceptanceReport) -> Table:
-    """Groups as rows, counts and ratios as columns; the report has at least one row."""
-    rows, axes, workload = report.rows, report.axes, report.workload
+def print_definitions(console: Console, axes: Sequence[str]) -> None:
+    """Print what the columns of the table mean."""
+    for line in DEFINITIONS:
+        if "position" in axes or not line.startswith("position"):
+            console.print(line, soft_wrap=True)
+
+
+def acceptance_table(rows: Sequence[AcceptanceRow], axes: Sequence[str], source: str) -> Table:
+    """Groups as rows, counts and ratios as columns.
+
+    Args:
+        rows: At least one.
+        axes: What they are told apart by.
+        source: What they rest on, for the title.
+    """
     arms = {row.config for row in rows}
     named = f"{next(iter(arms)).label()}, " if len(arms) == 1 else ""
-    table = new_table(f"Acceptance ({named}workload: {workload})")
+    table = new_table(f"Acceptance ({named}{source})")
     add_columns(table, *(["drafter"] if len(arms) > 1 else []))
     add_columns(table, *(axis for axis in ("task", "temperature") if axis in axes))
     counts = ("requests", "output\ntokens", "rounds that\ndrafted", "accepted\nof drafted")

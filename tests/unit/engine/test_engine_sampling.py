@@ -15,6 +15,7 @@ from engine.drafters.base import Proposal
 from engine.request import Request
 from engine.request import Sequence as Running
 from engine.rng import Purpose, uniform
+from policies.types import VerificationRule
 from tests.support.reference import output_law, plain_logits
 from tests.support.references import use_noise
 from tests.support.scripted import StatelessDrafter
@@ -35,7 +36,12 @@ Uniform = Callable[[int, int, int, Purpose], float]
 
 
 def run(
-    asked: list[Request], kind: str, *, num_speculative_tokens: int = 3, seats: int = 64
+    asked: list[Request],
+    kind: str,
+    *,
+    num_speculative_tokens: int = 3,
+    seats: int = 64,
+    rule: VerificationRule = VerificationRule.RATIO,
 ) -> dict[str, tuple[list[int], list[int]]]:
     """Request id -> (output, accepted drafts of each round), all requests in flight at once."""
     engine = tiny_engine(TARGET, slots=seats)
@@ -43,7 +49,7 @@ def run(
     accepted: dict[int, list[int]] = {slot: [] for slot in range(len(asked))}
     for slot, one in enumerate(asked):
         engine.admit(slot, one)
-    while outcomes := engine.round(num_speculative_tokens):
+    while outcomes := engine.round(num_speculative_tokens, rule=rule):
         for outcome in outcomes:
             accepted[outcome.slot].append(outcome.num_accepted)
     return {
@@ -69,15 +75,28 @@ def mixed_requests(count: int, *, first_seed: int = 0) -> list[Request]:
     ]
 
 
+@pytest.mark.parametrize("rule", VerificationRule)
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_a_request_does_not_notice_its_batch(kind: str) -> None:
+def test_a_request_does_not_notice_its_batch(kind: str, rule: VerificationRule) -> None:
     """Among 64 and alone: the same tokens and the same accepted counts, round by round."""
     asked = mixed_requests(64)
 
-    together = run(asked, kind)
+    together = run(asked, kind, rule=rule)
 
     for one in asked[::10]:
-        assert run([one], kind, seats=1)[one.request_id] == together[one.request_id]
+        assert run([one], kind, seats=1, rule=rule)[one.request_id] == together[one.request_id]
+
+
+def test_the_rule_decides_where_drafts_are_drawn() -> None:
+    """Two rules make other rounds of sampled requests, and the same of all others."""
+    asked = mixed_requests(60)
+    sampled = {one.request_id for one in asked if not one.params.is_greedy}
+
+    for kind, may_differ in (("draft", sampled), ("ngram", set[str]())):
+        ratio, block = (run(asked, kind, rule=rule) for rule in VerificationRule)
+        different = {name for name in ratio if ratio[name] != block[name]}
+        assert different <= may_differ
+        assert bool(different) is bool(may_differ)
 
 
 def test_other_seeds_in_the_batch_change_nothing() -> None:
@@ -163,11 +182,12 @@ def test_noise_keyed_by_position_alone_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert times_used_again(without_round, monkeypatch) > 0
 
 
+@pytest.mark.parametrize("rule", VerificationRule)
 @pytest.mark.parametrize(
     ("temperature", "top_p", "top_k"), [(0.7, 1.0, 0), (1.0, 1.0, 0), (1.0, 0.8, 0), (1.0, 1.0, 3)]
 )
 def test_a_draft_that_is_the_target_accepts_everything(
-    temperature: float, top_p: float, top_k: int
+    temperature: float, top_p: float, top_k: int, rule: VerificationRule
 ) -> None:
     """With q = p no sampled draft is rejected, truncated distributions included."""
     engine = tiny_engine(TARGET)
@@ -182,6 +202,7 @@ def test_a_draft_that_is_the_target_accepts_everything(
         ],
         batch_size=8,
         num_speculative_tokens=4,
+        rule=rule,
     )
 
     assert counters.draft_acceptance_rate == 1.0

@@ -13,7 +13,7 @@ from engine.engine import Engine
 from engine.errors import EngineError
 from engine.kv_cache import KvCache
 from engine.layout import make_layout
-from engine.record import TargetFeatures, Trajectory, record
+from engine.record import TargetFeatures, Trajectory, logged_trajectory, record
 from engine.request import FinishReason, Request, Sequence
 from tests.support.reference import plain_logits, reference_probs
 from tests.support.tiny_models import (
@@ -256,3 +256,18 @@ def test_a_recorder_forgets_a_request_that_is_taken() -> None:
 
     assert torch.equal(recorder.take(0), second)
     assert recorder.snapshot(0) is None
+
+
+def test_an_answer_of_another_engine_has_tokens_alone() -> None:
+    """Nothing of the target's states; every token but the first has its log-probability."""
+    asked = request((1, 2), temperature=1.0)
+
+    found = logged_trajectory(asked, (3, 4, 5), (-0.5, -1.0), FinishReason.STOP)
+
+    assert (found.output_tokens, found.log_probs) == ((3, 4, 5), (-0.5, -1.0))
+    assert found.num_decoded == 2
+    assert found.num_bytes == 0
+    with pytest.raises(EngineError, match="no states"):
+        found.features_of((1,))
+    with pytest.raises(EngineError, match="3 output tokens and 3 log-probabilities"):
+        logged_trajectory(asked, (3, 4, 5), (-0.5, -1.0, 0.0), FinishReason.STOP)

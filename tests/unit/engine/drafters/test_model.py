@@ -174,6 +174,23 @@ def test_teacher_forcing_gives_the_logits_after_every_true_token() -> None:
         torch.testing.assert_close(logits[i], expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 5, 6, 13])
+def test_teacher_forcing_in_pieces_is_one_pass(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of the answer follow one another, wherever the prompt ends within a piece."""
+    drafter = model_drafter(tiny_engine(TARGET, slots=1), DRAFT)
+    output = tuple(answer(tiny_engine(TARGET, slots=1), PROMPTS[1], 9))
+    whole = drafter.teacher_forced_logits(PROMPTS[1], output)
+    monkeypatch.setattr("engine.drafters.model._CHUNK", chunk)
+
+    blocks = list(drafter.forced_blocks(PROMPTS[1], output))
+
+    assert all(0 < block.shape[0] <= chunk for block in blocks)
+    torch.testing.assert_close(torch.cat(blocks), whole, rtol=0, atol=1e-5)
+    snapshot = drafter.snapshot(0)
+    assert snapshot is not None
+    assert snapshot.kv.num_tokens == len(PROMPTS[1]) + len(output) - 1
+
+
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_layer_skip_drafts_as_a_model_of_its_own_would(num_layers: int) -> None:
     """In the target's cache it proposes what the cut model with a cache of its own proposes."""
