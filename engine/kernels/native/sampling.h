@@ -64,6 +64,13 @@ struct Processing {
   const double* top_ps;
 };
 
+// A row of probabilities and what a draw can skip of it.
+struct Distribution {
+  float* p;
+  Peaks peaks;         // of the weights they were made from
+  float least = 0.0f;  // the smallest of these that was kept
+};
+
 // exp((x - largest) / temperature) where x >= lowest, else 0.
 static void weigh_row(const float* x, int64_t size, float largest, float lowest,
                       float temperature, float* out) {
@@ -80,18 +87,31 @@ static void weigh_row(const float* x, int64_t size, float largest, float lowest,
   }
 }
 
-static double mass_of(const float* weights, int64_t size) {
+// The sum of all weights, and the peaks of their strides.
+static double mass_of(const float* weights, int64_t size, Peaks& peaks) {
   DoubleSum sums;
   double rest = 0.0;
   int64_t i = 0;
-  for (; i + LANES <= size; i += LANES) sums.add(weights + i);
+  for (; i + STRIDE <= size; i += STRIDE) {
+    Vec sum = load(weights + i), highest = sum;
+    for (int64_t j = i + LANES; j < i + STRIDE; j += LANES) {
+      Vec values = load(weights + j);
+      sum += values;
+      highest = select(values > highest, values, highest);
+    }
+    float part[LANES];
+    store(part, sum);
+    sums.add(part);
+    peaks.add(highest);
+  }
   for (; i < size; i++) rest += weights[i];
   return sums.total() + rest;
 }
 
 static bool process_row(const float* x, int64_t size, float temperature, int64_t top_k,
-                        double top_p, float* out) {
-  float largest;
+                        double top_p, Distribution& to) {
+  float largest, *out = to.p;
+  to.peaks.clear();
   if (!find_largest(x, size, largest)) return false;
   if (temperature == 0.0f) {
     std::fill(out, out + size, 0.0f);
@@ -100,18 +120,19 @@ static bool process_row(const float* x, int64_t size, float temperature, int64_t
   }
   float lowest = -INFINITY;
   if (top_k > 0 && top_k < size)
-    lowest = select_largest<Number>(x, size, top_k, lowest, largest).least;
+    lowest = select_largest<Number>(x, size, to.peaks, top_k, lowest, largest).least;
   weigh_row(x, size, largest, lowest, temperature, out);
-  double total = mass_of(out, size);
+  double total = mass_of(out, size, to.peaks);
   float least = 0.0f;
   if (top_p < 1.0) {
     double wanted = top_p * total;
     // What is lighter than this is, all together, less than what may be left out.
     float lightest = static_cast<float>((total - wanted) / size * 0.5);
-    Selected nucleus = select_largest<Mass>(out, size, wanted, lightest, 2.0f);
+    Selected nucleus = select_largest<Mass>(out, size, to.peaks, wanted, lightest, 2.0f);
     least = nucleus.least;
     total = nucleus.amount;
   }
+  to.least = least;
   float scale = static_cast<float>(1.0 / total);
   for (int64_t i = 0; i < size; i++) out[i] = out[i] >= least ? out[i] * scale : 0.0f;
   return true;
@@ -121,12 +142,24 @@ static bool process_row(const float* x, int64_t size, float temperature, int64_t
 struct Whole {
   const float* p;
   float at(int64_t i) const { return p[i]; }
+  bool is_empty(int64_t, int64_t) const { return false; }
+};
+
+struct Made {
+  const Distribution& made;
+  float at(int64_t i) const { return made.p[i]; }
+  bool is_empty(int64_t from, int64_t end) const {
+    for (int64_t i = from; i < end; i += STRIDE)
+      if (made.peaks.reach(i, made.least)) return false;
+    return true;
+  }
 };
 
 struct Residual {
   const float* p;
   const float* q;
   float at(int64_t i) const { return std::max(p[i] - q[i], 0.0f); }
+  bool is_empty(int64_t, int64_t) const { return false; }
 };
 
 // Inverse-CDF sampling with u in [0, 1); -1 if there is no mass. Sums of blocks come first, so that
@@ -139,6 +172,10 @@ static int64_t sample(const Weights& weights, int64_t size, double u) {
   double total = 0.0;
   for (int64_t start = 0; start < size; start += STEP) {
     int64_t end = std::min(size, start + STEP), i = start;
+    if (weights.is_empty(start, end)) {
+      masses.push_back(0.0);
+      continue;
+    }
     DoubleSum sums;
     for (; i + LANES <= end; i += LANES) {
       float taken[LANES];
@@ -182,9 +219,12 @@ static int64_t process_rows(const Processing& how, const float* logits, int64_t 
                             float* probs) {
   int64_t num_broken = 0;
 #pragma omp parallel for schedule(dynamic) reduction(+ : num_broken) if (rows > 1)
-  for (int64_t row = 0; row < rows; row++)
+  for (int64_t row = 0; row < rows; row++) {
+    static thread_local Distribution to;
+    to.p = probs + row * size;
     num_broken += !process_row(logits + how.sources[row] * size, size, how.temperatures[row],
-                               how.top_ks[row], how.top_ps[row], probs + row * size);
+                               how.top_ks[row], how.top_ps[row], to);
+  }
   return num_broken;
 }
 
@@ -213,15 +253,16 @@ static int64_t draw_rows(const Processing& how, const float* logits, int64_t row
     static thread_local std::vector<float> kept;
     float* out = to.probs + row * to.stride;
     if (to.columns) kept.resize(size);
-    float* p = to.columns ? kept.data() : out;
+    static thread_local Distribution made;
+    made.p = to.columns ? kept.data() : out;
     const float* x = logits + how.sources[row] * size;
     tokens[row] = -1;
-    if (process_row(x, size, how.temperatures[row], how.top_ks[row], how.top_ps[row], p))
-      tokens[row] = sample(Whole{p}, size, uniform(keys, row, 0, DRAFT));
+    if (process_row(x, size, how.temperatures[row], how.top_ks[row], how.top_ps[row], made))
+      tokens[row] = sample(Made{made}, size, uniform(keys, row, 0, DRAFT));
     else
       num_broken++;
     if (to.columns)
-      for (int64_t j = 0; j < size; j++) out[to.columns[j]] = p[j];
+      for (int64_t j = 0; j < size; j++) out[to.columns[j]] = made.p[j];
   }
   return num_broken;
 }

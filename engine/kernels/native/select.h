@@ -45,16 +45,40 @@ static inline float value_of(int64_t rank) {
   return x;
 }
 
-// Amounts of the values >= cut, for every cut.
+// The largest value in each lane of every stride: most strides hold nothing of interest, and what
+// is known about them need not be looked at again.
+class Peaks {
+ public:
+  void clear() { peaks_.clear(); }
+  void add(Vec highest) {
+    peaks_.resize(peaks_.size() + LANES);
+    store(peaks_.data() + peaks_.size() - LANES, highest);
+  }
+  // Whether the stride that begins at `start` has a value >= least; without peaks it may.
+  bool reach(int64_t start, float least) const {
+    size_t at = start / STRIDE * LANES;
+    return at >= peaks_.size() || true_lanes(load(peaks_.data() + at) >= broadcast(least));
+  }
+
+ private:
+  std::vector<float> peaks_;
+};
+
+// Amounts of the values >= cut, for every cut; the cuts ascend.
 template <typename Amount>
-static void weigh(const float* x, int64_t size, const float cuts[NUM_CUTS],
+static void weigh(const float* x, int64_t size, const Peaks& peaks, const float cuts[NUM_CUTS],
                   double amounts[NUM_CUTS]) {
   DoubleSum sums[NUM_CUTS];
   int64_t i = 0;
-  while (i + LANES <= size) {
-    int64_t end = std::min(size - LANES, i + SUMMED - LANES);
+  while (i + STRIDE <= size) {
+    if (!peaks.reach(i, cuts[0])) {
+      i += STRIDE;
+      continue;
+    }
+    int64_t end = i + STRIDE, furthest = std::min(i + SUMMED, size) - STRIDE;
+    while (end <= furthest && peaks.reach(end, cuts[0])) end += STRIDE;
     Vec parts[NUM_CUTS] = {};
-    for (; i <= end; i += LANES) {
+    for (; i < end; i += LANES) {
       Vec values = load(x + i);
 #pragma GCC unroll 7
       for (int cut = 0; cut < NUM_CUTS; cut++)
@@ -75,12 +99,13 @@ static void weigh(const float* x, int64_t size, const float cuts[NUM_CUTS],
 
 // Puts the values in [low, high) aside, in order; returns the amount of those >= high.
 template <typename Amount>
-static double set_aside(const float* x, int64_t size, float low, float high,
+static double set_aside(const float* x, int64_t size, const Peaks& peaks, float low, float high,
                         std::vector<float>& kept) {
   kept.clear();
   DoubleSum above;
   int64_t i = 0;
   for (; i + STRIDE <= size; i += STRIDE) {
+    if (!peaks.reach(i, low)) continue;
     Ints has_any{}, has_above{};
     for (int64_t j = i; j < i + STRIDE; j += LANES) {
       has_above |= load(x + j) >= broadcast(high);
@@ -138,8 +163,8 @@ static Selected select_few(float* from, float* to, double above, double wanted) 
 // The largest t such that the values >= t have the wanted amount. All values are at most `most`,
 // and those >= `least` have that amount.
 template <typename Amount>
-static Selected select_largest(const float* x, int64_t size, double wanted, float least,
-                               float most) {
+static Selected select_largest(const float* x, int64_t size, const Peaks& peaks, double wanted,
+                               float least, float most) {
   static thread_local std::vector<float> kept;
   int64_t low = rank_of(least), high = rank_of(most) + 1;
   double from_low = INFINITY, from_high = 0.0;
@@ -152,7 +177,7 @@ static Selected select_largest(const float* x, int64_t size, double wanted, floa
       ranks[cut] = low + (high - low) * (cut + 1) / (NUM_CUTS + 1);
       cuts[cut] = value_of(ranks[cut]);
     }
-    weigh<Amount>(x, size, cuts, amounts);
+    weigh<Amount>(x, size, peaks, cuts, amounts);
     narrows = false;
     for (int cut = 0; cut < NUM_CUTS; cut++) {
       bool has_enough = amounts[cut] >= wanted * (1.0 + SUM_ERROR);
@@ -169,6 +194,6 @@ static Selected select_largest(const float* x, int64_t size, double wanted, floa
       }
     }
   }
-  double amount = set_aside<Amount>(x, size, value_of(low), value_of(high), kept);
+  double amount = set_aside<Amount>(x, size, peaks, value_of(low), value_of(high), kept);
   return select_few<Amount>(kept.data(), kept.data() + kept.size(), amount, wanted);
 }

@@ -34,13 +34,15 @@ struct Outcome {
 static void verify_row(const Verification& asked, const float* logits, int64_t size, int64_t row,
                        Outcome& outcome) {
   static thread_local std::vector<float> kept;
+  static thread_local Distribution made;
   kept.resize(size);
-  float* p = kept.data();
+  float* p = made.p = kept.data();
   int64_t first = row * asked.longest, num_drafts = asked.num_drafts[row];
   float* probs = asked.probs + row * (asked.longest + 1);
   for (int64_t count = 0;; count++) {
     const float* x = logits + (asked.first_rows[row] + count) * size;
-    if (!process_row(x, size, asked.temperatures[row], asked.top_ks[row], asked.top_ps[row], p)) {
+    if (!process_row(x, size, asked.temperatures[row], asked.top_ks[row], asked.top_ps[row],
+                     made)) {
       outcome.num_broken++;
       return;
     }
@@ -58,7 +60,7 @@ static void verify_row(const Verification& asked, const float* logits, int64_t s
       token = draw_token(p, q, draft, size, u);
       outcome.num_fallbacks += token < 0;
     }
-    if (token < 0) token = draw_token(p, nullptr, -1, size, u);
+    if (token < 0) token = sample(Made{made}, size, u);
     asked.accepted[row] = count;
     asked.emitted[row] = token;
     probs[count] = p[token];
