@@ -61,9 +61,10 @@ class TuneSettings(BaseModel):
         max_num_speculative_tokens: Largest K to try.
         draft_temperatures: Draft temperatures to try; None follows the request.
         num_requests: Requests of the workload to record.
-        trials: Measured trials per batch size.
+        trials: Measured trials per batch size; they go where the choice is most in doubt.
         explore_blocks: Paired blocks per trial.
-        validate_blocks: Fresh paired blocks per finalist.
+        validate_blocks: Fresh paired blocks per batch size; what is settled early leaves its
+            blocks to the rest.
         window_s: Seconds of one arm's window; a block has four.
         max_len: Longest sequence, prompt and output.
         dtype: Compute type; `auto` takes float32 where the native kernels work, else bfloat16 where
@@ -87,9 +88,9 @@ class TuneSettings(BaseModel):
     max_num_speculative_tokens: int = Field(default=8, ge=1, le=32)
     draft_temperatures: tuple[float | None, ...] = (None, 0.0, 0.7, 1.3)
     num_requests: int = Field(default=96, ge=2)
-    trials: int = Field(default=8, ge=1)
-    explore_blocks: int = Field(default=3, ge=2)
-    validate_blocks: int = Field(default=30, ge=2)
+    trials: int = Field(default=10, ge=1)
+    explore_blocks: int = Field(default=2, ge=2)
+    validate_blocks: int = Field(default=40, ge=2)
     window_s: float = Field(default=0.5, gt=0, le=60)
     max_len: int = Field(default=1024, ge=16)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -183,7 +183,8 @@ class Engine:
             taken = sequence.append(emitted, self.eos_token_ids, self.max_len)
             self.cache.lengths[slot] = len(sequence.tokens) - 1
             if self.drafter is not None:
-                kept = features[first_rows[row] : first_rows[row] + taken]
+                first = first_rows[row]
+                kept = features[first : first + taken] if self._feature_layers else features
                 self.drafter.ingest(slot, sequence, kept)
             outcomes.append(
                 RowOutcome(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policies import reasons
-from policies.estimate import lower_bound, upper_bound, weighted_sum
+from policies.estimate import Total, lower_bound, upper_bound
 from policies.evidence import EvidenceTable
 from policies.schedule import build_schedule
 from policies.types import (
@@ -28,6 +28,9 @@ from policies.types import (
     SpeculativeConfig,
 )
 from policies.verdict import Assessment, assess
+
+FINALISTS = 2
+"""Arms per batch size that may be measured on fresh blocks."""
 
 NO_VALID_TRIAL = "No valid trial."
 """Reason of a decision that has nothing to rest on; the caller should publish nothing."""
@@ -51,32 +54,31 @@ def decide(
     envelope: Envelope,
     weights: Mapping[int, float] | None = None,
     margins: Margins = DEFAULT_MARGINS,
+    candidates: Mapping[int, SpeculativeConfig] | None = None,
 ) -> Decision:
     """Decide whether to load `envelope`, and K per batch size within it.
 
     A batch size speculates only if the lower bound of its validated gain exceeds
-    `margins.hot`. The level of that bound is `1 - margins.confidence` divided by all
-    validated drafting arms in the evidence (Bonferroni), so it holds for all of them at once.
+    `margins.hot`, at a `level` that holds for all arms of the search at once.
     Two further conditions can only turn speculation off. The drafter is not loaded
 
     - if the weighted gain of the whole table, with the measured cost of the idle drafter at
       K = 0, has a lower bound of `margins.restart` or less, at the same level. The table holds
       the cells that passed, so this sum leans high by part of a standard error; the bound of
       each cell does not depend on it;
-    - if at any batch size with K = 0 the loaded, idle drafter is shown to be more than
-      `margins.harm` slower than unloaded off, at level `1 - margins.confidence`.
+    - unless at every batch size with K = 0 the loaded, idle drafter is shown to be at most
+      `margins.harm` slower than unloaded off, at level `idle_level`.
 
     A batch size that stays off is `validated` if its arms are shown not to be worth the
-    margin, or none was faster in the search, and `provisional` if that is open. With a drafter
-    loaded its idle cost must also be shown to lie within `margins.harm`; a cost that noise still
-    hides leaves the cell `provisional`, since refusing every drafter whose cost is not yet known
-    to a fraction of a percent would refuse them all.
+    margin, and `provisional` if that is open.
 
     Args:
         evidence: All arms of the search with the validated estimates, in any order.
         envelope: What to load, as a rule the first of `choose_envelope`.
         weights: Share of the traffic's time at each batch size; None for uniform.
         margins: Margins of the decision.
+        candidates: The arm to decide about at each batch size; None takes the best of those that
+            were validated.
 
     Raises:
         ValueError: An arm occurs twice, or the weights do not fit the evidence.
@@ -85,10 +87,13 @@ def decide(
     if not table.has_estimate:
         return _no_valid_trial(table)
     shares = table.weights(weights)
-    family = sum(1 for arm in table.speculating if arm.validated)
-    alpha = (1 - margins.confidence) / max(family, 1)
+    alpha = level(table, margins)
     within = None if envelope.drafter == OFF_DRAFTER else envelope
-    found = [assess(size, table.arms(size, within), alpha, margins) for size in table.batch_sizes]
+    chosen = candidates or {}
+    found = [
+        assess(size, _of_interest(table.arms(size, within), chosen.get(size)), alpha, margins)
+        for size in table.batch_sizes
+    ]
     refusal = (
         _Refusal(reason="the search promised no gain from any drafter", shown=False)
         if within is None
@@ -98,12 +103,34 @@ def decide(
         cells = [_unloaded_cell(one, refusal, alpha, margins) for one in found]
         return _decision(Envelope(), cells, f"No drafter is loaded: {refusal.reason}.")
     cells = [_loaded_cell(one, table, envelope, alpha, margins) for one in found]
-    total = weighted_sum(_gains(found, table, envelope, shares))
+    total = Total(tuple(_gains(found, table, envelope, shares)))
     return _decision(
         envelope,
         cells,
         f"{envelope.drafter} is loaded: {reasons.total_clause(total, alpha, margins)}.",
     )
+
+
+def _of_interest(
+    arms: Sequence[CellEvidence], candidate: SpeculativeConfig | None
+) -> Sequence[CellEvidence]:
+    """The candidate alone, if there is one."""
+    return [arm for arm in arms if arm.config == candidate] or arms
+
+
+def level(table: EvidenceTable, margins: Margins) -> float:
+    """Level of the bound of each arm, so that the confidence holds for all of one search.
+
+    Measuring goes on until a question is settled, so the family is fixed beforehand: two arms per
+    batch size, or all validated ones if these are more (Bonferroni).
+    """
+    validated = sum(1 for arm in table.speculating if arm.validated)
+    return (1 - margins.confidence) / max(validated, FINALISTS * len(table.batch_sizes))
+
+
+def idle_level(table: EvidenceTable, margins: Margins) -> float:
+    """Level of the bound of each idle cost: all batch sizes at once."""
+    return (1 - margins.confidence) / len(table.batch_sizes)
 
 
 def _gains(
@@ -132,18 +159,20 @@ def _refusal(
     alpha: float,
     margins: Margins,
 ) -> _Refusal | None:
+    harms = [
+        harm
+        for one in found
+        if not one.pays and (harm := _harm(one, table, envelope, margins)) is not None
+    ]
+    for harm in harms:
+        if harm.shown:  # Then nothing else was worth measuring.
+            return harm
     if not any(one.pays for one in found):
         reason = f"no batch size is shown to gain more than {100 * margins.hot:g} %"
         return _Refusal(reason=reason, shown=True)
-    limit = math.log1p(-margins.harm)
-    for one in found:
-        idle = None if one.pays else _idle(one, table, envelope)
-        if idle and upper_bound(idle, 1 - margins.confidence) < limit:
-            return _Refusal(
-                reason=reasons.harm_clause(one.batch_size, envelope.drafter, idle, margins),
-                shown=True,
-            )
-    total = weighted_sum(_gains(found, table, envelope, shares))
+    if harms:
+        return harms[0]
+    total = Total(tuple(_gains(found, table, envelope, shares)))
     needed = math.log1p(margins.restart)
     if total.lower(alpha) > needed:
         return None
@@ -151,6 +180,20 @@ def _refusal(
         reason=f"{envelope.drafter} is not worth a restart, since "
         + reasons.total_clause(total, alpha, margins),
         shown=total.upper(alpha) < needed,
+    )
+
+
+def _harm(
+    one: Assessment, table: EvidenceTable, envelope: Envelope, margins: Margins
+) -> _Refusal | None:
+    """What the idle drafter may cost at a batch size with K = 0; None if shown to be little."""
+    limit, needed_level = math.log1p(-margins.harm), idle_level(table, margins)
+    idle = _idle(one, table, envelope)
+    if idle is not None and lower_bound(idle, needed_level) > limit:
+        return None
+    return _Refusal(
+        reason=reasons.harm_clause(one.batch_size, envelope.drafter, idle, margins),
+        shown=idle is not None and upper_bound(idle, needed_level) < limit,
     )
 
 
@@ -176,13 +219,11 @@ def _loaded_cell(
     if one.pays and one.arm:
         return _cell(one, one.arm.config, one.verdict.status, f"{clause}.")
     idle = _idle(one, table, envelope)
-    limit = math.log1p(-margins.harm)
-    harmless = idle is not None and lower_bound(idle, 1 - margins.confidence) > limit
-    status = one.verdict.status if harmless else CellStatus.PROVISIONAL
     cost = reasons.idle_clause(envelope.drafter, idle, margins)
     config = SpeculativeConfig(
         drafter=envelope.drafter, draft_temperature=envelope.draft_temperature
     )
+    status = one.verdict.status
     return _cell(one, config, status, f"{clause}, so speculation stays off; {cost}.")
 
 

@@ -10,8 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import NormalDist
 from typing import NamedTuple
 
+from policies import betting
 from policies.student_t import upper_quantile
 from policies.types import Block, PairedEstimate
 
@@ -93,7 +95,14 @@ def paired_estimate(blocks: Sequence[Block], request_std_error: float = 0.0) -> 
         baseline_tokens_per_s=baseline_rate,
         candidate_tokens_per_s=candidate_rate,
         request_std_error=request_std_error,
+        log_ratios=tuple(log_ratio(block) for block in blocks),
     )
+
+
+def log_ratio(block: Block) -> float:
+    """Log of candidate rate / baseline rate of one block."""
+    candidate = block.candidate_tokens / block.candidate_s
+    return math.log(candidate) - math.log(block.baseline_tokens / block.baseline_s)
 
 
 def _sums_without_each(values: Sequence[float]) -> list[float]:
@@ -113,30 +122,55 @@ def gain(log_gain: float) -> float:
 
 
 def confidence_interval(estimate: PairedEstimate, confidence: float) -> LogInterval:
-    """Two-sided interval of the log gain by Student's t with one degree less than blocks.
+    """Two-sided interval of the log gain, always finite; see `lower_bound`.
+
+    With too few blocks for a bound that holds at any time no result can have made one stop, so
+    their number was as good as fixed beforehand, and the interval is Student's.
 
     Raises:
         ValueError: `confidence` is not between 0 and 1.
     """
-    return _single(estimate).interval(confidence)
+    tail = (1 - confidence) / 2
+    found = LogInterval(lower_bound(estimate, tail), upper_bound(estimate, tail))
+    return found if all(map(math.isfinite, found)) else _single(estimate).interval(confidence)
 
 
 def lower_bound(estimate: PairedEstimate, alpha: float) -> float:
     """One-sided lower bound of the log gain, wrong with probability `alpha`.
 
+    Where the blocks are known it holds however long one went on measuring
+    (`policies.betting`); the choice of requests is joined in quadrature. Else by Student's t with
+    one degree less than blocks, for a number of blocks that was fixed beforehand.
+
     Raises:
         ValueError: `alpha` is not between 0 and 1.
     """
-    return _single(estimate).lower(alpha)
+    return estimate.log_gain - _reach(estimate, alpha, upper=False)
 
 
 def upper_bound(estimate: PairedEstimate, alpha: float) -> float:
-    """One-sided upper bound of the log gain, wrong with probability `alpha`.
+    """One-sided upper bound of the log gain; see `lower_bound`.
 
     Raises:
         ValueError: `alpha` is not between 0 and 1.
     """
-    return _single(estimate).upper(alpha)
+    return estimate.log_gain + _reach(estimate, alpha, upper=True)
+
+
+def _reach(estimate: PairedEstimate, alpha: float, *, upper: bool) -> float:
+    """How far a bound lies from the estimate."""
+    if not estimate.log_ratios:
+        one = _single(estimate)
+        return one.upper(alpha) - one.log_gain if upper else one.log_gain - one.lower(alpha)
+    requests = estimate.request_std_error * NormalDist().inv_cdf(1 - alpha)
+    return math.hypot(_block_reach(estimate, alpha, upper=upper), requests)
+
+
+def _block_reach(estimate: PairedEstimate, alpha: float, *, upper: bool) -> float:
+    """The part of `_reach` that blocks can see."""
+    if upper:
+        return max(0.0, betting.upper_bound(estimate.log_ratios, alpha) - estimate.log_gain)
+    return max(0.0, estimate.log_gain - betting.lower_bound(estimate.log_ratios, alpha))
 
 
 def difference_interval(a: PairedEstimate, b: PairedEstimate, confidence: float) -> LogInterval:
@@ -179,6 +213,42 @@ def weighted_sum(terms: Sequence[tuple[float, PairedEstimate]]) -> Contrast:
         std_error=math.sqrt(math.fsum(variances)),
         degrees_of_freedom=degrees_of_freedom,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A weighted sum of log gains of one drafter at several batch sizes.
+
+    The noise of blocks is independent; what depends on the choice of requests is the same draw
+    at all batch sizes, so it adds up in full.
+
+    Attributes:
+        terms: Pairs of a weight and an estimate; at least one.
+    """
+
+    terms: tuple[tuple[float, PairedEstimate], ...]
+
+    @property
+    def log_gain(self) -> float:
+        """The weighted sum."""
+        return math.fsum(weight * estimate.log_gain for weight, estimate in self.terms)
+
+    def lower(self, alpha: float) -> float:
+        """One-sided lower bound, wrong with probability `alpha`."""
+        return self.log_gain - self._reach(alpha, upper=False)
+
+    def upper(self, alpha: float) -> float:
+        """One-sided upper bound, wrong with probability `alpha`."""
+        return self.log_gain + self._reach(alpha, upper=True)
+
+    def _reach(self, alpha: float, *, upper: bool) -> float:
+        if not all(estimate.log_ratios for _, estimate in self.terms):
+            total = weighted_sum(self.terms)
+            bound = total.upper(alpha) if upper else total.lower(alpha)
+            return abs(bound - total.log_gain)
+        blocks = math.hypot(*(w * _block_reach(e, alpha, upper=upper) for w, e in self.terms))
+        requests = math.fsum(weight * e.request_std_error for weight, e in self.terms)
+        return math.hypot(blocks, requests * NormalDist().inv_cdf(1 - alpha))
 
 
 def _single(estimate: PairedEstimate) -> Contrast:

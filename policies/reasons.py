@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.estimate import Contrast, confidence_interval, gain, lower_bound
+from policies.estimate import Total, confidence_interval, gain, lower_bound
 from policies.types import Margins, PairedEstimate
 from policies.verdict import Assessment, Verdict
 
@@ -56,15 +56,17 @@ def idle_clause(drafter: str, idle: PairedEstimate | None, margins: Margins) -> 
     return f"loaded and idle, {drafter} is {with_interval(idle, margins.confidence)}"
 
 
-def harm_clause(batch_size: int, drafter: str, idle: PairedEstimate, margins: Margins) -> str:
+def harm_clause(
+    batch_size: int, drafter: str, idle: PairedEstimate | None, margins: Margins
+) -> str:
     """Why an idle drafter forbids an envelope."""
     return (
         f"at batch size {batch_size}, {idle_clause(drafter, idle, margins)}, "
-        f"and no batch size may lose more than {100 * margins.harm:g} %"
+        f"and it is not shown to lose at most {100 * margins.harm:g} %"
     )
 
 
-def total_clause(total: Contrast, alpha: float, margins: Margins) -> str:
+def total_clause(total: Total, alpha: float, margins: Margins) -> str:
     """The weighted gain of a whole table against the restart margin."""
     return (
         f"over the weighted batch sizes its table is {compared(total.log_gain)} than speculation "

@@ -154,6 +154,8 @@ class PairedEstimate:
         candidate_tokens_per_s: Candidate output tokens per second over all blocks.
         request_std_error: The part of `std_error` that comes from the choice of requests, which
             blocks drawn from the same requests cannot see; 0 where it was not estimated.
+        log_ratios: Log of candidate rate / baseline rate of every block, in the order of
+            measuring; empty where only the figures above are known.
 
     Raises:
         ValueError: A figure is not finite, the standard error is negative, a rate is not
@@ -166,6 +168,7 @@ class PairedEstimate:
     baseline_tokens_per_s: float
     candidate_tokens_per_s: float
     request_std_error: float = 0.0
+    log_ratios: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.log_gain):

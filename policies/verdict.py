@@ -31,7 +31,7 @@ class Verdict(Enum):
     @property
     def status(self) -> CellStatus:
         """`validated` where the evidence settles the question either way."""
-        settled = self in (Verdict.PAYS, Verdict.DOES_NOT_PAY, Verdict.NO_GAIN)
+        settled = self in (Verdict.PAYS, Verdict.DOES_NOT_PAY)
         return CellStatus.VALIDATED if settled else CellStatus.PROVISIONAL
 
 

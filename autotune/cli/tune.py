@@ -116,7 +116,7 @@ def _named_target(ctx: click.Context, param: click.Parameter, value: str | None)
     "--dtype",
     cls=_Setting,
     type=click.Choice(["auto", "float32", "bfloat16"]),
-    help="Compute type; auto is bfloat16 where the processor multiplies it.",
+    help="Compute type; auto takes the fastest.",
 )
 @click.option(
     "--device",

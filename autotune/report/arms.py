@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from policies.estimate import paired_estimate
 from policies.types import Block, CellEvidence, PairedEstimate, SpeculativeConfig
@@ -124,8 +124,11 @@ def _estimate(
         for one in measurements
         if one.stage == stage and not one.disturbed
     ]
-    by_request = prediction.request_std_error if prediction else 0.0
-    return paired_estimate(blocks, by_request) if len(blocks) > 1 else None
+    if len(blocks) < 2:
+        return None
+    found = paired_estimate(blocks, prediction.request_std_error if prediction else 0.0)
+    # As in the search: what was explored was picked by its results, and no bound of it holds.
+    return replace(found, log_ratios=()) if stage == "explore" else found
 
 
 def _order(arm: TriedArm) -> tuple[int, bool, float, str]:

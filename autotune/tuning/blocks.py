@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from autotune.tuning.acceptance import AcceptanceProfile
-from autotune.tuning.paired import PairedBench, PairedBlock
+from autotune.tuning.paired_block import Bench, PairedBlock
 from engine.errors import EngineError
-from policies.estimate import paired_estimate
+from policies.estimate import log_ratio, paired_estimate
 from policies.types import Block, PairedEstimate, SpeculativeConfig
 from store.records import FailureRecord, MeasurementRecord, ProposedBy, Stage
 from store.repository import Store
@@ -21,23 +21,36 @@ Arm = tuple[int, SpeculativeConfig]
 
 
 class Ledger:
-    """Measures blocks of one run and keeps them, in the store and at hand."""
+    """Measures blocks of one run and keeps them, in the store and at hand.
+
+    Attributes:
+        num_disturbed: Blocks that decide nothing.
+        failed: Drafters with an arm that failed: nothing of theirs may be published.
+    """
 
     def __init__(
         self,
         store: Store,
         run_id: str,
-        bench: PairedBench,
-        acceptance: AcceptanceProfile,
+        bench: Bench,
+        request_std_error: Callable[[SpeculativeConfig], float],
     ) -> None:
-        """Start with nothing measured; `num_disturbed` counts blocks that decide nothing."""
+        """Start with nothing measured.
+
+        Args:
+            store: Takes every block as soon as it ends.
+            run_id: The run that they belong to.
+            bench: Measures.
+            request_std_error: Standard error of an arm's log gain from the choice of requests.
+        """
         self._store = store
         self._run_id = run_id
         self._bench = bench
-        self._acceptance = acceptance
+        self._request_std_error = request_std_error
         self._blocks: dict[tuple[Stage, Arm], list[Block]] = defaultdict(list)
         self._next_index: dict[tuple[Stage, Arm], int] = defaultdict(int)
         self.num_disturbed = 0
+        self.failed: set[str] = set()
 
     def measure(
         self,
@@ -93,9 +106,16 @@ class Ledger:
         blocks = self._blocks.get((stage, arm), [])
         if len(blocks) < 2:
             return None
-        return paired_estimate(blocks, self._acceptance.log_std_error(arm[1]))
+        estimate = paired_estimate(blocks, self._request_std_error(arm[1]))
+        # What was explored was picked by its results: no bound of it holds, so none is made.
+        return replace(estimate, log_ratios=()) if stage == "explore" else estimate
+
+    def log_ratios(self, arm: Arm, stage: Stage) -> list[float]:
+        """Of every undisturbed block, in the order of measuring."""
+        return [log_ratio(block) for block in self._blocks.get((stage, arm), [])]
 
     def _fail(self, arm: Arm, reason: str) -> None:
+        self.failed.add(arm[1].drafter)
         self._store.add_failure(
             FailureRecord(
                 run_id=self._run_id,

@@ -12,64 +12,23 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from time import perf_counter
 
 from autotune.tuning.acceptance import AcceptanceProfile
+from autotune.tuning.paired_block import PairedBlock, Tally
 from autotune.tuning.quiet import LoadWatch
 from autotune.tuning.seeds import derive_seed
 from autotune.tuning.session import Session
-from engine.engine import RowOutcome
 from engine.record import Trajectory
-from policies.types import OFF, Block, SpeculativeConfig
+from policies.types import OFF, SpeculativeConfig
 
-_ROWS_PER_WINDOW = 8  # distinct starting states in a window, where the batch is smaller
+_ROWS_PER_WINDOW = 32  # distinct starting states in a window, where the batch is smaller
+# Without drafts both arms emit a token a row and round, so that the drift of the clock is most of
+# the noise: an idle drafter is compared in many short turns.
+_IDLE_SLICES = 5
 _MAX_OTHERS_SHARE = 0.2  # of the processors, taken by others, beyond which a block is disturbed
-
-
-@dataclass(slots=True)
-class Tally:
-    """What one arm did in its windows."""
-
-    num_tokens: int = 0
-    seconds: float = 0.0
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-
-    def add(self, outcomes: Seq[RowOutcome], seconds: float) -> None:
-        """Count a round."""
-        self.seconds += seconds
-        for outcome in outcomes:
-            self.num_tokens += outcome.num_emitted
-            self.num_drafts += outcome.num_drafted > 0
-            self.num_draft_tokens += outcome.num_drafted
-            self.num_accepted_tokens += outcome.num_accepted
-
-
-@dataclass(frozen=True, slots=True)
-class PairedBlock:
-    """One measured block.
-
-    Attributes:
-        baseline: Unloaded off.
-        candidate: The arm.
-        disturbed: Others used the processors meanwhile.
-    """
-
-    baseline: Tally
-    candidate: Tally
-    disturbed: bool
-
-    def block(self) -> Block:
-        """The part that decisions rest on."""
-        return Block(
-            baseline_tokens=self.baseline.num_tokens,
-            baseline_s=self.baseline.seconds,
-            candidate_tokens=self.candidate.num_tokens,
-            candidate_s=self.candidate.seconds,
-        )
 
 
 class _Starts:
@@ -131,13 +90,14 @@ class PairedBench:
                 self._warm.add((arm, batch_size))
         seed = derive_seed(self._session.settings.seed, stage, batch_size, index)
         order = random.Random(seed).choice(((OFF, config, config, OFF), (config, OFF, OFF, config)))
+        num_slices = 1 if config.speculates else _IDLE_SLICES
         tallies = {OFF: Tally(), config: Tally()}
         seen = {OFF: 0, config: 0}
         watch = LoadWatch()
-        for arm in order:
+        for arm in order * num_slices:
             generator = random.Random(derive_seed(seed, seen[arm]))
             seen[arm] += 1
-            window_s = self._session.settings.window_s
+            window_s = self._session.settings.window_s / num_slices
             self._window(arm, batch_size, generator, tallies[arm], window_s)
         disturbed = watch.others_share() > _MAX_OTHERS_SHARE
         return PairedBlock(tallies[OFF], tallies[config], disturbed)

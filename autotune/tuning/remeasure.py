@@ -81,7 +81,7 @@ def remeasure(
             raise ConfigError(f"the {what} is not the one that was published for: {now} != {then}")
     with run_record(store, session, "remeasure") as run_id:
         acceptance = profile_drafters(session, progress)
-        ledger = Ledger(store, run_id, PairedBench(session, acceptance), acceptance)
+        ledger = Ledger(store, run_id, PairedBench(session, acceptance), acceptance.log_std_error)
         progress.begin("Measure again")
         comparisons = []
         for order, (arm, (status, first)) in enumerate(published.items()):

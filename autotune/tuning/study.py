@@ -1,131 +1,107 @@
-"""The Optuna study of one batch size: which arm to measure next.
+"""The Optuna studies of a search, one for each batch size: notes that can be looked at and rebuilt.
 
-The study is an index for the sampler. Decisions rest on the ledger alone, so a study can be thrown
-away and rebuilt.
+Optuna keeps the trials and runs ask and tell; which arm comes next is decided over all batch sizes
+at once (`autotune.tuning.explore`), and handed over by a sampler of our own. Decisions rest on the
+ledger alone.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import log
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import optuna
-from optuna.trial import TrialState, create_trial
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.tuning.arms import SearchSpace
-from autotune.tuning.prior import Prior
+from autotune.tuning.belief import Cell
 from autotune.tuning.study_file import create_study
-from policies.types import OFF, PairedEstimate, SpeculativeConfig
-
-_MAX_REASKS = 20
-_MAX_TRIALS_PER_ARM = 2
-_ENQUEUED = 3  # of the prior's best arms, each of another drafter; the sampler proposes the rest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """An arm to measure.
+class ChosenSampler(optuna.samplers.BaseSampler):
+    """Proposes what was chosen for it."""
 
-    Attributes:
-        trial_number: Number of the trial in the study.
-        proposed_by: `prior` or `sampler`.
-        config: The arm.
-    """
+    def __init__(self) -> None:
+        """Nothing is chosen yet."""
+        self.chosen: dict[str, Any] = {}
 
-    trial_number: int
-    proposed_by: str
-    config: SpeculativeConfig
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """All parameters are independent here: there is nothing to infer."""
+        return {}
+
+    def sample_relative(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+    ) -> dict[str, Any]:
+        """See `infer_relative_search_space`."""
+        return {}
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """The chosen value."""
+        return self.chosen[param_name]
 
 
-Measure = Callable[[Proposal], PairedEstimate | None]
-"""Measures an arm; None when it failed. A repeated arm gets more blocks, pooled with the old."""
+class NoStudy:
+    """Takes no notes."""
+
+    def ask(self, cell: Cell) -> int:
+        """Every trial is the first."""
+        return 0
+
+    def tell(self, cell: Cell, number: int, log_gain: float | None) -> None:
+        """Forget it."""
 
 
-def search(
-    *,
-    storage: Path,
-    name: str,
-    batch_size: int,
-    arms: Sequence[SpeculativeConfig],
-    space: SearchSpace,
-    prior: Prior,
-    trials: int,
-    seed: int,
-    measure: Measure,
-) -> None:
-    """Run the ask-and-tell loop.
+class ArmStudy:
+    """Notes on every measured arm."""
 
-    The model's predictions for all arms enter the study as finished trials, so that the sampler
-    starts from what replay and the cost table know; the best of them are measured first.
+    def __init__(
+        self, path: Path, run_id: str, batch_sizes: Sequence[int], space: SearchSpace
+    ) -> None:
+        """Create a study for every batch size.
 
-    Args:
-        storage: SQLite file of Optuna's own.
-        name: Name of the study.
-        batch_size: Requests in flight.
-        arms: Every arm that speculates.
-        space: Their search space.
-        prior: Predicts an arm's rate.
-        trials: Arms to measure.
-        seed: Seed of the sampler.
-        measure: Called for every trial.
+        Args:
+            path: SQLite file of Optuna's own.
+            run_id: Part of the names: every search has studies of its own.
+            batch_sizes: Of the search.
+            space: Of its arms.
 
-    Raises:
-        ConfigError: The file cannot be used.
-    """
-    if not arms:
-        return  # every drafter was skipped
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0)
-    study = create_study(storage, name, sampler)
-    off_rate = prior.off_tokens_per_s(batch_size)
-    predicted = {arm: log(prior.tokens_per_s(arm, batch_size) / off_rate) for arm in arms}
-    study.add_trials(
-        [
-            create_trial(
-                params=space.params(arm),
-                distributions=space.distributions,
-                value=value,
-                user_attrs={"source": "model"},
-            )
-            for arm, value in [(OFF, 0.0), *predicted.items()]
-        ]
-    )
-    for arm in _best_per_drafter(predicted)[: min(_ENQUEUED, trials)]:
-        study.enqueue_trial(space.params(arm), user_attrs={"source": "prior"})
-    measured = 0
-    counts: Counter[SpeculativeConfig] = Counter()
-    known: dict[SpeculativeConfig, float] = {}
-    for _ in range(trials + _MAX_REASKS):
-        if measured == trials:
-            break
-        trial = study.ask(space.distributions)
-        config = space.config(trial.params)
-        if config.is_off:
-            study.tell(trial, 0.0)  # the baseline of every block: its gain is 0 by definition
-            continue
-        if counts[config] == _MAX_TRIALS_PER_ARM:
-            study.tell(trial, known[config])  # another arm is worth more than more of the same
-            continue
-        source = "prior" if trial.user_attrs.get("source") == "prior" else "sampler"
-        proposal = Proposal(trial_number=trial.number, proposed_by=source, config=config)
-        estimate = measure(proposal)
-        measured += 1
-        if estimate is None:
+        Raises:
+            ConfigError: The file cannot be used.
+        """
+        self._space = space
+        self._sampler = ChosenSampler()
+        self._studies: Mapping[int, optuna.Study] = {
+            size: create_study(path, f"{run_id}/batch-{size}", self._sampler)
+            for size in batch_sizes
+        }
+        self._trials: dict[tuple[int, int], Trial] = {}
+
+    def ask(self, cell: Cell) -> int:
+        """A new trial of an arm; returns its number."""
+        batch_size, config = cell
+        self._sampler.chosen = self._space.params(config)
+        trial = self._studies[batch_size].ask(self._space.distributions)
+        self._trials[batch_size, trial.number] = trial
+        return trial.number
+
+    def tell(self, cell: Cell, number: int, log_gain: float | None) -> None:
+        """Its log gain over off; None if it failed."""
+        trial = self._trials.pop((cell[0], number))
+        study = self._studies[cell[0]]
+        if log_gain is None:
             study.tell(trial, state=TrialState.FAIL)
         else:
-            study.tell(trial, estimate.log_gain)
-            counts[config] += 1
-            known[config] = estimate.log_gain
-
-
-def _best_per_drafter(predicted: dict[SpeculativeConfig, float]) -> list[SpeculativeConfig]:
-    """The best predicted arm of each drafter, best first."""
-    best: dict[str, SpeculativeConfig] = {}
-    for arm in sorted(predicted, key=lambda arm: -predicted[arm]):
-        best.setdefault(arm.drafter, arm)
-    return list(best.values())
+            study.tell(trial, log_gain)

@@ -13,26 +13,18 @@ from autotune.progress import Progress, Stage
 from autotune.settings import TuneSettings
 from autotune.tuning.acceptance import AcceptanceProfile, acceptance_records, profile_drafters
 from autotune.tuning.arms import SearchSpace
-from autotune.tuning.blocks import Arm, Ledger
+from autotune.tuning.blocks import Ledger
 from autotune.tuning.costs import cost_records, measure_costs
 from autotune.tuning.paired import PairedBench
 from autotune.tuning.prior import Prior
 from autotune.tuning.publish import build_document, scope_of, tuner_version
+from autotune.tuning.search import Budget, Search
 from autotune.tuning.session import Session, open_session
-from autotune.tuning.study import Proposal, search
+from autotune.tuning.study import ArmStudy
 from engine.errors import EngineError
 from engine.latency import CostTable
-from policies.choose import choose_envelope, finalists
-from policies.decide import NO_VALID_TRIAL, decide
-from policies.types import (
-    DEFAULT_MARGINS,
-    OFF_DRAFTER,
-    CellEvidence,
-    Decision,
-    Envelope,
-    PairedEstimate,
-    SpeculativeConfig,
-)
+from policies.decide import NO_VALID_TRIAL
+from policies.types import DEFAULT_MARGINS, SpeculativeConfig
 from store.errors import StoreError
 from store.records import (
     PredictionRecord,
@@ -42,6 +34,9 @@ from store.records import (
     RunRecord,
 )
 from store.repository import Store
+
+_EXPLORE = "Search"
+_VALIDATE = "Validate the best"
 
 
 def tune(
@@ -74,9 +69,20 @@ def tune(
         prior = Prior(acceptance, CostTable(cells))
         arms = acceptance.arms(settings.max_num_speculative_tokens)
         store.add_predictions(_predictions(settings, prior, arms, run_id))
-        ledger = Ledger(store, run_id, PairedBench(session, acceptance), acceptance)
-        _explore(settings, studies, run_id, acceptance, prior, arms, ledger, progress)
-        decision, evidence = _validate(settings, prior, arms, ledger, progress)
+        ledger = Ledger(store, run_id, PairedBench(session, acceptance), acceptance.log_std_error)
+        search = Search(
+            arms=arms,
+            batch_sizes=settings.batch_sizes,
+            predictor=prior,
+            ledger=ledger,
+            study=ArmStudy(studies, run_id, settings.batch_sizes, _space(settings, acceptance)),
+            budget=_budget(settings),
+            seed=settings.seed,
+            on_trial=_stage(progress, _EXPLORE),
+            on_block=_stage(progress, _VALIDATE),
+        )
+        decision, evidence = search.run()
+        progress.update(1.0)
         if ledger.num_disturbed:
             progress.note(
                 f"{ledger.num_disturbed} blocks do not count: other processes used the processors"
@@ -145,16 +151,38 @@ def _plan(settings: TuneSettings) -> list[Stage]:
         Stage("Record answers", 0.5 * settings.num_requests),
         Stage("Replay the drafters", 0.8 * settings.num_requests),
         Stage("Time the steps", 25 * sizes),
-        *(
-            Stage(_search_title(size), settings.trials * settings.explore_blocks * block_s)
-            for size in settings.batch_sizes
-        ),
-        Stage("Validate the best", 1.5 * sizes * settings.validate_blocks * block_s),
+        Stage(_EXPLORE, sizes * settings.trials * settings.explore_blocks * block_s),
+        Stage(_VALIDATE, sizes * settings.validate_blocks * block_s),
     ]
 
 
-def _search_title(batch_size: int) -> str:
-    return f"Search at batch {batch_size}"
+def _stage(progress: Progress, title: str) -> Callable[[float, str], None]:
+    """Moves a stage of the progress, which begins when it is first told something."""
+    begun = False
+
+    def told(share: float, text: str) -> None:
+        nonlocal begun
+        if not begun:
+            progress.begin(title)
+            begun = True
+        progress.update(share, text)
+
+    return told
+
+
+def _budget(settings: TuneSettings) -> Budget:
+    return Budget(
+        trials=settings.trials * len(settings.batch_sizes),
+        explore_blocks=settings.explore_blocks,
+        validate_blocks=settings.validate_blocks,
+    )
+
+
+def _space(settings: TuneSettings, acceptance: AcceptanceProfile) -> SearchSpace:
+    temperatures: dict[str, list[float | None]] = {}
+    for drafter, temperature in acceptance.profiles:
+        temperatures.setdefault(drafter, []).append(temperature)
+    return SearchSpace(temperatures, settings.max_num_speculative_tokens)
 
 
 def _predictions(
@@ -172,138 +200,3 @@ def _predictions(
                 off_tokens_per_s=prior.off_tokens_per_s(batch_size),
                 request_std_error=prior.acceptance.log_std_error(arm),
             )
-
-
-def _explore(
-    settings: TuneSettings,
-    studies: Path,
-    run_id: str,
-    acceptance: AcceptanceProfile,
-    prior: Prior,
-    arms: list[SpeculativeConfig],
-    ledger: Ledger,
-    progress: Progress,
-) -> None:
-    """Let the sampler propose arms at every batch size, and measure them."""
-    temperatures: dict[str, list[float | None]] = {}
-    for drafter, temperature in acceptance.profiles:
-        temperatures.setdefault(drafter, []).append(temperature)
-    space = SearchSpace(temperatures, settings.max_num_speculative_tokens)
-    for batch_size in settings.batch_sizes:
-        progress.begin(_search_title(batch_size))
-        measure = _measurer(settings, batch_size, ledger, progress)
-        search(
-            storage=studies,
-            name=f"{run_id}/batch-{batch_size}",
-            batch_size=batch_size,
-            arms=arms,
-            space=space,
-            prior=prior,
-            trials=settings.trials,
-            seed=settings.seed,
-            measure=measure,
-        )
-
-
-def _measurer(
-    settings: TuneSettings, batch_size: int, ledger: Ledger, progress: Progress
-) -> Callable[[Proposal], PairedEstimate | None]:
-    done = 0
-
-    def measure(proposal: Proposal) -> PairedEstimate | None:
-        nonlocal done
-        progress.update(done / settings.trials, proposal.config.label())
-        arm = (batch_size, proposal.config)
-        measured = ledger.measure(
-            arm,
-            settings.explore_blocks,
-            stage="explore",
-            proposed_by="prior" if proposal.proposed_by == "prior" else "sampler",
-            trial_number=proposal.trial_number,
-        )
-        done += 1
-        return ledger.estimate(arm, "explore") if measured else None
-
-    return measure
-
-
-def _validate(
-    settings: TuneSettings,
-    prior: Prior,
-    arms: list[SpeculativeConfig],
-    ledger: Ledger,
-    progress: Progress,
-) -> tuple[Decision, list[CellEvidence]]:
-    """Measure the finalists on fresh blocks, then what the idle drafter costs where K is 0."""
-    progress.begin("Validate the best")
-    explored = _evidence(settings, prior, arms, ledger)
-    envelope = choose_envelope(explored)[0].envelope
-    chosen = finalists(explored, envelope)
-    steps = [(size, _arm(envelope, k)) for size, k in chosen.items() if k is not None]
-    _measure_fresh(settings, steps, ledger, progress, 0.0, 0.6)
-    evidence = _evidence(settings, prior, arms, ledger)
-    decision = decide(evidence, envelope)
-    idle = [
-        (cell.batch_size, SpeculativeConfig(drafter=envelope.drafter))
-        for cell in decision.cells
-        if decision.envelope.drafter != OFF_DRAFTER and not cell.chosen.speculates
-    ]
-    if idle:
-        _measure_fresh(settings, idle, ledger, progress, 0.6, 1.0)
-        evidence = _evidence(settings, prior, arms, ledger)
-        decision = decide(evidence, envelope)
-    progress.update(1.0)
-    return decision, evidence
-
-
-def _arm(envelope: Envelope, num_speculative_tokens: int) -> SpeculativeConfig:
-    return SpeculativeConfig(
-        drafter=envelope.drafter,
-        num_speculative_tokens=num_speculative_tokens,
-        draft_temperature=envelope.draft_temperature,
-    )
-
-
-def _measure_fresh(
-    settings: TuneSettings,
-    arms: list[Arm],
-    ledger: Ledger,
-    progress: Progress,
-    start: float,
-    end: float,
-) -> None:
-    for order, (batch_size, config) in enumerate(arms):
-        progress.update(
-            start + (end - start) * order / len(arms), f"{config.label()} at batch {batch_size}"
-        )
-        ledger.measure(
-            (batch_size, config),
-            settings.validate_blocks,
-            stage="validate",
-            proposed_by="validation",
-        )
-
-
-def _evidence(
-    settings: TuneSettings, prior: Prior, arms: list[SpeculativeConfig], ledger: Ledger
-) -> list[CellEvidence]:
-    """What is known about every arm that was measured, and about every batch size."""
-    measured = {*ledger.arms("explore"), *ledger.arms("validate")}
-    evidence = [
-        CellEvidence(
-            batch_size=batch_size,
-            config=config,
-            explored=ledger.estimate((batch_size, config), "explore"),
-            validated=ledger.estimate((batch_size, config), "validate"),
-            predicted_tokens_per_s=prior.tokens_per_s(config, batch_size),
-        )
-        for batch_size, config in sorted(measured, key=lambda arm: (arm[0], arm[1].label()))
-    ]
-    # A batch size whose trials all failed belongs in the evidence too, without estimates.
-    present = {cell.batch_size for cell in evidence}
-    evidence += [
-        CellEvidence(batch_size=size, config=arms[0])
-        for size in settings.batch_sizes
-        if size not in present and arms
-    ]
-    return evidence

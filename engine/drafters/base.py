@@ -96,7 +96,7 @@ class Drafter(Protocol):
             slot: Slot of the row.
             sequence: State after the round.
             features: [accepted + 1, width], the states of `feature_layers` at the positions that
-                the target processed and kept in this round.
+                the target processed and kept in this round; without content if there are none.
         """
         ...
 

@@ -64,7 +64,7 @@ class NgramDrafter:
         self._indices = [NgramIndex(min_n, max_n) for _ in range(num_slots)]
 
     def admit(self, slot: int, sequence: Sequence, features: Tensor) -> None:
-        """Index the prompt and whatever was emitted."""
+        """Begin anew."""
         self.restore(slot, sequence, None)
 
     def propose(
@@ -75,6 +75,8 @@ class NgramDrafter:
         draft_temperature: float | None,
     ) -> Proposal:
         """Look up each row; deterministic, so the draft temperature does not matter."""
+        for slot, sequence in zip(slots, sequences, strict=True):
+            self._indices[slot].extend(sequence.tokens)
         return Proposal(
             [
                 self._indices[slot].continuation(sequence.tokens, limit)
@@ -84,17 +86,15 @@ class NgramDrafter:
         )
 
     def ingest(self, slot: int, sequence: Sequence, features: Tensor) -> None:
-        """Index the emitted tokens."""
-        self._indices[slot].extend(sequence.tokens)
+        """The next proposal indexes what came in between, so that idle rounds cost nothing."""
 
     def snapshot(self, slot: int) -> DrafterSnapshot | None:
         """The index is quick to rebuild."""
         return None
 
     def restore(self, slot: int, sequence: Sequence, snapshot: DrafterSnapshot | None) -> None:
-        """Index the tokens."""
+        """Forget what the slot held; the next proposal indexes the tokens."""
         self._indices[slot] = NgramIndex(self._min_n, self._max_n)
-        self._indices[slot].extend(sequence.tokens)
 
     @property
     def num_bytes(self) -> int:

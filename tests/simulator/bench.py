@@ -110,7 +110,7 @@ class SimulatedBench:
         if self._blocks_of[config.drafter] > lasts:
             self.dead.add(config.drafter)
             raise EngineError(f"{config.drafter}: logits are not finite")
-        noise = self._source.next_block(batch_size, block_s)
+        noise = self._source.next_block(batch_size, block_s, is_idle=not config.speculates)
         log_off = math.log(self._world.off_tokens_per_s[batch_size])
         log_gain = self._world.measurable(config, batch_size, at_s)
         return SimulatedBlock(

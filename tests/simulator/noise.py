@@ -15,6 +15,8 @@ import numpy as np
 
 _CALIBRATED = ((1, 0.067), (16, 0.067), (64, 0.095))
 _CALIBRATED_BLOCK_S = 2.0
+IDLE_SHARE = 0.1
+"""Of the noise, where an idle drafter is compared with none in short slices."""
 
 
 def block_sd(batch_size: int, block_s: float) -> float:
@@ -100,8 +102,8 @@ class NoiseSource:
         self._clock = noise.clock_sd * generator.standard_normal()
         self._throttled = False
 
-    def next_block(self, batch_size: int, block_s: float) -> Disturbance:
-        """The next block in time."""
+    def next_block(self, batch_size: int, block_s: float, *, is_idle: bool = False) -> Disturbance:
+        """The next block in time; `is_idle` compares two arms that do not draft."""
         noise = self._noise
         keep = noise.autocorrelation
         self._carried = keep * self._carried + math.sqrt(1 - keep**2) * self._standard()
@@ -109,6 +111,8 @@ class NoiseSource:
         fresh = noise.clock_sd * math.sqrt(1 - keep**2) * self._generator.standard_normal()
         self._clock = keep * self._clock + fresh
         half = block_sd(batch_size, block_s) * self._carried / 2
+        if is_idle:
+            half *= IDLE_SHARE
         baseline, candidate, flagged = self._throttle()
         if self._num_blocks == noise.lucky_block:
             candidate += math.log1p(noise.lucky_gain)

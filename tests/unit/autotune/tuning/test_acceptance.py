@@ -53,7 +53,7 @@ def broken(engine: Engine) -> Drafter:
         engine,
         Transformer(
             target.config,
-            target.layers,
+            target.decoder.layers,
             target.embedding * float("nan"),
             target.final_norm,
             target.head,

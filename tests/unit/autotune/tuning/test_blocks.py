@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import hypot
+from dataclasses import replace
+from math import hypot, log
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +14,12 @@ import torch
 
 from autotune.tuning.acceptance import AcceptanceProfile
 from autotune.tuning.blocks import Ledger
-from autotune.tuning.paired import PairedBench, PairedBlock, Tally
+from autotune.tuning.paired_block import PairedBlock, Tally
 from engine.errors import NumericError
 from engine.profile import StartProfile
 from policies.estimate import paired_estimate
-from policies.types import Block, SpeculativeConfig
+from policies.types import Block, PairedEstimate, SpeculativeConfig
+from store.records import Stage
 from store.repository import Store
 from tests.contract.store_samples import make_run
 
@@ -71,7 +73,7 @@ class Bookkeeping:
         run = make_run()
         store.begin_run(run)
         self.store, self.run_id, self.bench = store, run.run_id, FakeBench(make)
-        self.ledger = Ledger(store, run.run_id, cast(PairedBench, self.bench), REPLAYED)
+        self.ledger = Ledger(store, run.run_id, self.bench, REPLAYED.log_std_error)
 
     def measure(self, num_blocks: int, arm: Any = ARM, **changes: Any) -> bool:
         """Measure for the search unless told otherwise."""
@@ -89,6 +91,20 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def blocks(*indices: int) -> list[Block]:
     """The decisive part of blocks."""
     return [block(index).block() for index in indices]
+
+
+def log_ratios(*indices: int) -> list[float]:
+    """Log of candidate rate over baseline rate of blocks."""
+    return [
+        log((150 - i) / 1.1) - log((100 + i) / (1.0 + 0.01 * i))
+        for i in indices
+    ]
+
+
+def explored(*indices: int) -> PairedEstimate:
+    """What the search knows from blocks: no bound that holds at any time."""
+    found = paired_estimate(blocks(*indices), REPLAYED.log_std_error(ARM[1]))
+    return replace(found, log_ratios=())
 
 
 def test_every_block_is_stored_with_its_circumstances(store: Store) -> None:
@@ -132,7 +148,7 @@ def test_a_repeated_arm_pools_its_blocks(store: Store) -> None:
     estimate = books.ledger.estimate(ARM, "explore")
     assert estimate is not None
     assert estimate.num_blocks == 5
-    assert estimate == paired_estimate(blocks(0, 1, 2, 3, 4), REPLAYED.log_std_error(ARM[1]))
+    assert estimate == explored(0, 1, 2, 3, 4)
 
 
 def test_stages_do_not_mix(store: Store) -> None:
@@ -153,6 +169,23 @@ def test_stages_do_not_mix(store: Store) -> None:
     validated = books.ledger.estimate(ARM, "validate")
     assert validated is not None
     assert validated.num_blocks == 2
+    assert books.ledger.log_ratios(ARM, "validate") == pytest.approx(log_ratios(0, 1))
+
+
+def test_fresh_blocks_alone_carry_bounds_that_hold_at_any_time(store: Store) -> None:
+    """What was explored was picked by its results, so its blocks are not handed on."""
+    books = Bookkeeping(store, block)
+    books.measure(3)
+    books.measure(3, stage="validate", proposed_by="validation")
+    books.measure(3, stage="remeasure", proposed_by="validation")
+
+    assert books.ledger.estimate(ARM, "explore") == explored(0, 1, 2)
+    stages: tuple[Stage, ...] = ("validate", "remeasure")
+    for stage in stages:
+        estimate = books.ledger.estimate(ARM, stage)
+        assert estimate is not None
+        assert estimate == paired_estimate(blocks(0, 1, 2), REPLAYED.log_std_error(ARM[1]))
+        assert estimate.log_ratios == pytest.approx(log_ratios(0, 1, 2))
 
 
 def test_the_requests_part_joins_in_quadrature(store: Store) -> None:
@@ -188,9 +221,9 @@ def test_disturbed_blocks_are_kept_but_decide_nothing(store: Store) -> None:
     assert [row.disturbed for row in store.measurements(books.run_id)] == (
         [False, True, True, False, False, False]
     )
-    assert books.ledger.estimate(ARM, "explore") == paired_estimate(
-        blocks(0, 3, 4, 5), REPLAYED.log_std_error(ARM[1])
-    )
+    assert books.ledger.estimate(ARM, "explore") == explored(0, 3, 4, 5)
+    assert books.ledger.log_ratios(ARM, "explore") == log_ratios(0, 3, 4, 5)
+    assert books.ledger.num_disturbed == 2
 
 
 def test_retries_are_limited(store: Store) -> None:
@@ -229,6 +262,33 @@ def test_a_failure_is_recorded_and_ends_the_arm(store: Store) -> None:
     assert (failure.batch_size, failure.drafter, failure.num_speculative_tokens) == (4, "draft", 2)
     assert (failure.draft_temperature, failure.reason) == (0.7, "logits hold NaN")
     assert len(store.measurements(books.run_id)) == 2
+    assert books.ledger.failed == {"draft"}
+    assert books.ledger.log_ratios(ARM, "explore") == pytest.approx(log_ratios(0, 1))
+
+
+def test_nothing_has_failed_at_first(store: Store) -> None:
+    """Neither before nor after blocks that went well, disturbed ones included."""
+    books = Bookkeeping(store, lambda index: block(index, disturbed=index == 0))
+
+    assert books.ledger.log_ratios(ARM, "explore") == []
+    books.measure(2)
+
+    assert books.ledger.failed == set()
+
+
+def test_a_drafter_fails_with_any_of_its_arms(store: Store) -> None:
+    """The failure of the idle drafter counts like that of an arm; others are not touched."""
+
+    def fails(index: int) -> PairedBlock:
+        raise NumericError("logits hold NaN")
+
+    books = Bookkeeping(store, fails)
+
+    books.measure(2, IDLE)
+    books.measure(2, (1, SpeculativeConfig(drafter="other", num_speculative_tokens=1)))
+
+    assert books.ledger.failed == {"draft", "other"}
+    assert len(books.bench.asked) == 2
 
 
 def test_scalars_of_libraries_become_plain_numbers(store: Store) -> None:

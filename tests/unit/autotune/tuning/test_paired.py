@@ -12,7 +12,8 @@ import pytest
 
 from autotune.progress import Silent
 from autotune.tuning.acceptance import AcceptanceProfile, profile_drafters
-from autotune.tuning.paired import PairedBench, Tally, _Starts
+from autotune.tuning.paired import PairedBench, _Starts
+from autotune.tuning.paired_block import Tally
 from autotune.tuning.session import Session
 from engine.drafters.base import Drafter, DrafterSnapshot, Proposal
 from engine.engine import Engine, RowOutcome
@@ -43,6 +44,7 @@ SAMPLED = [
 ]
 K5 = SpeculativeConfig(drafter="bursts", num_speculative_tokens=5)
 K3 = SpeculativeConfig(drafter="draft", num_speculative_tokens=3)
+IDLE = SpeculativeConfig(drafter="draft")
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +153,7 @@ def test_the_batch_size_is_constant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_new_request_begins_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first rows of a window start in the middle; replacements have one token."""
+    monkeypatch.setattr("autotune.tuning.paired._ROWS_PER_WINDOW", 8)  # one set of rows
     session = memory_session(REQUESTS, {"bursts": bursts}, window_s=60.0)
     bench, _ = bench_for(session)
     bench.measure(K5, 8, "explore", 0)
@@ -199,6 +202,65 @@ def test_the_windows_form_abba(monkeypatch: pytest.MonkeyPatch) -> None:
     assert orders.total() == 12
 
 
+def test_idle_arms_take_many_short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five times ABBA within a block: neighbours in time share the clock, and drift cancels.
+
+    A block takes as long as any other, and either order comes up.
+    """
+    monkeypatch.setattr("autotune.tuning.paired._ROWS_PER_WINDOW", 2)  # one set of rows
+    bench, session = sampled_bench(window_s=60.0)
+    bench.measure(IDLE, 2, "validate", 99)  # warm
+    loads: list[str] = []
+    load = session.engine.load
+    monkeypatch.setattr(
+        session.engine,
+        "load",
+        lambda drafter: (loads.append(drafter.name if drafter else "off"), load(drafter))[1],
+    )
+
+    idle = [bench.measure(IDLE, 2, "validate", index) for index in range(12)]
+
+    orders = Counter(tuple(loads[i : i + 20]) for i in range(0, len(loads), 20))
+    assert set(orders) == {
+        ("off", "draft", "draft", "off") * 5,
+        ("draft", "off", "off", "draft") * 5,
+    }
+    assert orders.total() == 12
+    # A round of the fake clock takes a second: 2 x 5 x 12 rounds of each arm.
+    assert {(one.baseline.seconds, one.candidate.seconds) for one in idle} == {(120.0, 120.0)}
+    drafting = bench.measure(K3, 2, "validate", 0)
+    assert drafting.baseline.seconds == 120.0
+
+
+def test_every_turn_has_rows_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The starting states of a block's turns differ, and both arms get the same ones."""
+    bench, session = sampled_bench(window_s=20.0)
+    bench.measure(IDLE, 2, "validate", 99)
+    turns: list[tuple[str, list[tuple[str, int]]]] = []
+    load, resume = session.engine.load, session.engine.resume
+
+    def spied_load(drafter: Drafter | None) -> None:
+        turns.append((drafter.name if drafter else "off", []))
+        load(drafter)
+
+    def spied_resume(
+        slot: int, sequence: Sequence, snapshot: KvSnapshot, drafted: DrafterSnapshot | None
+    ) -> None:
+        turns[-1][1].append((sequence.request.request_id, sequence.num_output_tokens))
+        resume(slot, sequence, snapshot, drafted)
+
+    monkeypatch.setattr(session.engine, "load", spied_load)
+    monkeypatch.setattr(session.engine, "resume", spied_resume)
+
+    bench.measure(IDLE, 2, "validate", 0)
+
+    off = [rows[:2] for name, rows in turns if name == "off"]
+    idle = [rows[:2] for name, rows in turns if name == "draft"]
+    assert off == idle
+    assert len(off) == 10
+    assert len({tuple(rows) for rows in off}) > 5
+
+
 def test_a_block_is_a_function_of_seed_stage_and_index() -> None:
     """Equal numbers give equal draws, whatever was measured before."""
     first, second = sampled_bench()[0], sampled_bench()[0]
@@ -234,7 +296,7 @@ def test_a_loaded_drafter_at_k_0_drafts_nothing() -> None:
     """The idle arm runs with its drafter in memory."""
     bench, session = sampled_bench()
 
-    idle = bench.measure(SpeculativeConfig(drafter="draft"), 2, "validate", 0).candidate
+    idle = bench.measure(IDLE, 2, "validate", 0).candidate
 
     assert idle.num_draft_tokens == 0
     assert idle.num_tokens == 2 * idle.seconds
