@@ -118,7 +118,8 @@ class Belief:
             return drawn
         noise = fit.noise_sd[:, None] * self._generator.standard_normal((len(fit.seen), count))
         gap = (fit.values - self._predicted[fit.seen])[:, None] - prior[fit.seen] - noise
-        return drawn + (fit.gain @ gap).T
+        drawn += (fit.gain @ gap).T
+        return drawn
 
     def variance(self) -> Floats:
         """[cells], of the log gains."""

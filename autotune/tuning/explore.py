@@ -87,6 +87,13 @@ class Explorer:
         """The best K of a kind at a batch size by expected gains, or off."""
         return self._arm(self._belief.mean(), kind, size)
 
+    def favourite(self, size: int) -> SpeculativeConfig | None:
+        """The arm with the best expected gain at a batch size, if only the least loss."""
+        columns = [i for by_size in self._columns.values() for i in by_size[size]]
+        mean = self._belief.mean()
+        best = max(columns, key=lambda i: mean[i], default=None)
+        return None if best is None else self._belief.cells[best][1]
+
     def propose(self) -> Cell | None:
         """The next cell; None once the choice is hardly ever off by more than `TOLERANCE`."""
         if not self._columns:

@@ -134,7 +134,7 @@ class Search:
         while True:
             self._forget_failed()
             choice = self._explorer.choice(frozenset(refused))
-            candidates = self._validate(choice)
+            candidates: Mapping[int, SpeculativeConfig] = self._validate(choice)
             decision, evidence = self._decide(choice.kind, candidates)
             is_dead = choice.kind is not None and choice.kind[0] in self._ledger.failed
             is_loaded = decision.envelope.drafter != OFF_DRAFTER
@@ -264,11 +264,19 @@ class Search:
         queue = list(self._known)
         for done in range(self._budget.trials):
             self._forget_failed()
-            cell = queue.pop(0) if queue else self._explorer.propose()
+            cell = queue.pop(0) if queue else self._explorer.propose() or self._unseen()
             if cell is None:
                 return
             self._on_trial(done / self._budget.trials, f"{cell[1].label()} at batch {cell[0]}")
             self._measure(cell, "prior" if done < len(self._known) else "sampler")
+
+    def _unseen(self) -> Cell | None:
+        """A batch size without a block: it must not be decided on predictions alone."""
+        seen = {size for size, _ in self._ledger.arms("explore")}
+        for size in self._sizes:
+            if size not in seen and (arm := self._explorer.favourite(size)):
+                return size, arm
+        return None
 
     def _measure(self, cell: Arm, proposed_by: str) -> None:
         number = self._study.ask(cell)

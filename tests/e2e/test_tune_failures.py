@@ -131,29 +131,47 @@ def test_a_drafter_that_fails_in_its_trials_does_not_end_the_search(
     assert {row.drafter for row in store.measurements(run_id)} == {"ngram"}
 
 
-def test_a_batch_size_without_valid_trials_is_published_as_off(
+def test_a_drafter_that_fails_at_one_batch_size_is_published_at_none(
     world: World, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stays in the schedule, provisional, and does not hold up the others."""
+    """The best drafter by far works at batch 1 and fails at 3: the next one is published.
+
+    A server that has it in memory would fail as soon as there are three requests.
+    """
     measure = PairedBench.measure
 
     def fragile(
         self: PairedBench, config: SpeculativeConfig, batch_size: int, stage: str, index: int
     ) -> object:
-        if batch_size == 3:
+        if config.drafter == "twin" and batch_size == 3:
             raise EngineError("too large")
         return measure(self, config, batch_size, stage, index)
 
     monkeypatch.setattr(PairedBench, "measure", fragile)
 
-    published = world.tune(store, drafters={"twin": H0}, layer_skip=(), trials=2)
+    published = world.tune(store, drafters={"twin": H0}, layer_skip=())
 
     assert published is not None
     document = PublishedConfig.model_validate_json(published.document)
-    small, large = document.evidence
-    assert (small.batch_size, large.batch_size) == BATCH_SIZES
-    assert large.num_speculative_tokens == 0
-    assert large.status == "provisional"
+    assert document.envelope.drafter != "twin"
+    assert all(cell.drafter != "twin" for cell in document.evidence)
+    assert [cell.batch_size for cell in document.evidence] == list(BATCH_SIZES)
+    assert {failure.drafter for failure in store.failures(published.run_id)} == {"twin"}
+
+
+def test_a_budget_that_shows_nothing_is_published_as_off(world: World, store: Store) -> None:
+    """Two fresh blocks bound no gain; what was seen is in the document, and can be read."""
+    published = world.tune(store, drafters={"twin": H0}, **(SMALL | {"validate_blocks": 2}))
+
+    assert published is not None
+    document = PublishedConfig.model_validate_json(published.document)
+    assert document.to_bytes() == published.document
+    assert document.envelope.drafter == "off"
+    (cell,) = document.evidence
+    assert cell.status == "provisional"
+    assert cell.best_candidate_measured is not None
+    assert cell.best_candidate_measured.num_blocks == 2
+    assert num_recomputed(store, published) == 1
 
 
 def test_unusable_traffic_begins_no_run(world: World, store: Store) -> None:

@@ -115,7 +115,10 @@ def test_no_size_speculates_without_its_bound(
 ) -> None:
     """Whatever the evidence, a speculating cell's family-wise lower bound exceeds the margin."""
     decision = decide(evidence, envelope_of(drafter), margins=margins)
-    family = sum(one.validated is not None for one in evidence if one.config.speculates)
+    family = max(
+        sum(one.validated is not None for one in evidence if one.config.speculates),
+        2 * len({one.batch_size for one in evidence}),
+    )
     known = {(one.batch_size, one.config): one.validated for one in evidence}
     for one in decision.cells:
         if one.chosen.speculates:
@@ -124,6 +127,51 @@ def test_no_size_speculates_without_its_bound(
             bound = lower_bound(validated, (1 - margins.confidence) / family)
             assert bound > math.log1p(margins.hot)
             assert (one.best_candidate, one.status) == (one.chosen, CellStatus.VALIDATED)
+
+
+@examples
+@given(searches, st.sampled_from(["ngram", "draft"]), margin_sets)
+def test_no_drafter_is_loaded_whose_idle_cost_is_not_shown(
+    evidence: list[CellEvidence], drafter: str, margins: Margins
+) -> None:
+    """Wherever K is 0 in a loaded table, some measurement bounds what the idle drafter costs."""
+    decision = decide(evidence, envelope_of(drafter), margins=margins)
+    if decision.envelope.drafter == "off":
+        return
+    alpha = (1 - margins.confidence) / len({one.batch_size for one in evidence})
+    for one in decision.cells:
+        if not one.chosen.speculates:
+            estimates = [
+                found.validated or found.explored
+                for found in evidence
+                if (found.batch_size, found.config.drafter) == (one.batch_size, drafter)
+                and not found.config.speculates
+            ]
+            bounds = [lower_bound(found, alpha) for found in estimates if found]
+            assert max(bounds) > math.log1p(-margins.harm)
+
+
+@examples
+@given(searches, margin_sets, st.data())
+def test_a_candidate_is_published_or_nothing(
+    evidence: list[CellEvidence], margins: Margins, data: st.DataObject
+) -> None:
+    """Where a validated arm is the candidate of a batch size no other one speculates there."""
+    validated = [
+        one
+        for one in evidence
+        if one.config.speculates
+        and one.validated
+        and (one.config.drafter, one.config.draft_temperature) == ("ngram", None)
+    ]
+    candidates = {
+        size: data.draw(st.sampled_from([a.config for a in validated if a.batch_size == size]))
+        for size in sorted({one.batch_size for one in validated})
+    }
+    decision = decide(evidence, envelope_of("ngram"), margins=margins, candidates=candidates)
+    for one in decision.cells:
+        if one.chosen.speculates and one.batch_size in candidates:
+            assert one.chosen == candidates[one.batch_size]
 
 
 @examples

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from statistics import NormalDist, stdev
 
 import pytest
 from scipy import stats
 
 from policies.estimate import (
+    Total,
     confidence_interval,
     difference_interval,
     gain,
+    log_ratio,
     lower_bound,
     paired_estimate,
     upper_bound,
     weighted_sum,
 )
-from policies.types import Block
+from policies.types import Block, PairedEstimate
 from tests.unit.policies.builders import blocks_from_rates, estimate
 
 
@@ -145,3 +152,160 @@ def test_weighted_sum_needs_a_term() -> None:
     """An empty sum has no uncertainty to speak of."""
     with pytest.raises(ValueError, match="at least one estimate"):
         weighted_sum([])
+
+
+# ---------------------------------------------------------------- bounds that hold at any time
+
+
+def measured(
+    seed: int, gain_value: float = 0.1, *, num_blocks: int = 24, request_std_error: float = 0.0
+) -> PairedEstimate:
+    """An estimate from noisy blocks."""
+    random = Random(seed)
+    rates = [100 * (1 + gain_value) * math.exp(random.gauss(0, 0.06)) for _ in range(num_blocks)]
+    return paired_estimate(blocks_from_rates([100.0] * num_blocks, rates), request_std_error)
+
+
+def wealth_reaches(values: Sequence[float], centre: float, alpha: float) -> bool:
+    """Whether betting against "the centre or less" ever multiplies the money by 1 / alpha."""
+    stakes = (0.1, 0.3, 0.6, 0.95)
+    held = [0.25] * 4
+    for n, value in enumerate(values):
+        clip = 0.125 if n < 4 else min(0.25, max(0.01, 2 * stdev(values[:n])))
+        pay = min(1.0, max(-1.0, (value - centre) / clip))
+        held = [h * (1 + stake * pay) for h, stake in zip(held, stakes, strict=True)]
+        if sum(held) >= 1 / alpha:
+            return True
+    return False
+
+
+def betting_bound(values: Sequence[float], alpha: float) -> float:
+    """The largest centre that is rejected, by bisection."""
+    low, high = -5.0, 5.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if wealth_reaches(values, middle, alpha) else (low, middle)
+    return low
+
+
+def test_blocks_are_kept_in_their_order() -> None:
+    """Log of candidate rate over baseline rate, one by one."""
+    blocks = blocks_from_rates([100, 50, 80], [120, 45, 80])
+    found = paired_estimate(blocks)
+    assert found.log_ratios == pytest.approx([math.log(1.2), math.log(0.9), 0.0])
+    assert found.log_ratios == tuple(map(log_ratio, blocks))
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.00625])
+@pytest.mark.parametrize("seed", range(4))
+def test_known_blocks_are_bounded_by_betting(seed: int, alpha: float) -> None:
+    """Written out by hand, for both sides; the figures of the estimate do not matter."""
+    found = measured(seed)
+    mirrored = [-value for value in found.log_ratios]
+    assert lower_bound(found, alpha) == pytest.approx(
+        betting_bound(found.log_ratios, alpha), abs=1e-8
+    )
+    assert upper_bound(found, alpha) == pytest.approx(-betting_bound(mirrored, alpha), abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_choice_of_requests_joins_the_bound_in_quadrature(seed: int) -> None:
+    """A normal quantile of its standard error, and the way from the estimate to the bound."""
+    plain, joined = measured(seed), measured(seed, request_std_error=0.02)
+    for alpha in (0.05, 0.01):
+        part = 0.02 * NormalDist().inv_cdf(1 - alpha)
+        for bound in (lower_bound, upper_bound):
+            alone = abs(bound(plain, alpha) - plain.log_gain)
+            together = abs(bound(joined, alpha) - joined.log_gain)
+            assert together == pytest.approx(math.hypot(alone, part))
+
+
+def test_a_bound_never_crosses_the_estimate() -> None:
+    """After a change of the gain betting may keep a bound beyond the mean; it is held back."""
+    rates = [200.0] * 12 + [50.0] * 60
+    found = paired_estimate(blocks_from_rates([100.0] * 72, rates))
+    assert lower_bound(found, 0.05) == found.log_gain
+    assert upper_bound(found, 0.05) >= found.log_gain
+
+
+def test_bounds_tighten_with_the_level() -> None:
+    """A larger alpha gives a narrower interval, with and without blocks."""
+    for found in (measured(1), replace(measured(1), log_ratios=())):
+        lows = [lower_bound(found, alpha) for alpha in (0.001, 0.01, 0.05, 0.2)]
+        assert all(a < b for a, b in pairwise(lows))
+
+
+def test_few_blocks_bound_nothing_at_any_time() -> None:
+    """Seven blocks cannot reach 1 / 0.025: no bound, and no decision can rest on them."""
+    found = measured(2, 0.5, num_blocks=7)
+    assert (lower_bound(found, 0.025), upper_bound(found, 0.025)) == (-math.inf, math.inf)
+    assert lower_bound(measured(2, 0.5, num_blocks=8), 0.025) > -math.inf
+
+
+@pytest.mark.parametrize("num_blocks", range(2, 12))
+def test_published_intervals_are_finite(num_blocks: int) -> None:
+    """A document cannot hold an infinite figure: too few blocks get Student's interval."""
+    found = measured(3, num_blocks=num_blocks, request_std_error=0.01)
+    low, high = confidence_interval(found, 0.95)
+    assert -math.inf < low <= found.log_gain <= high < math.inf
+    if num_blocks < 8:
+        half = stats.t.ppf(0.975, num_blocks - 1) * found.std_error
+        assert (low, high) == pytest.approx((found.log_gain - half, found.log_gain + half))
+    else:
+        assert (low, high) == (lower_bound(found, 0.025), upper_bound(found, 0.025))
+
+
+# ---------------------------------------------------------------- the total of a table
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.01])
+def test_total_of_known_blocks(alpha: float) -> None:
+    """Block noise is independent from size to size, the choice of requests is one and the same.
+
+    Recomputed from the blocks: weighted ways to the bounds in quadrature, request errors added
+    up in full, the two parts in quadrature.
+    """
+    terms = [
+        (0.5, measured(5, 0.2, request_std_error=0.02)),
+        (0.3, measured(6, 0.05, request_std_error=0.01)),
+        (0.2, measured(7, -0.02)),
+    ]
+    total = Total(tuple(terms))
+    centre = sum(weight * one.log_gain for weight, one in terms)
+    requests = (0.5 * 0.02 + 0.3 * 0.01) * stats.norm.ppf(1 - alpha)
+    down = [w * (one.log_gain - betting_bound(one.log_ratios, alpha)) for w, one in terms]
+    mirrored = [[-value for value in one.log_ratios] for _, one in terms]
+    up = [
+        w * (-betting_bound(values, alpha) - one.log_gain)
+        for (w, one), values in zip(terms, mirrored, strict=True)
+    ]
+    assert total.log_gain == pytest.approx(centre)
+    assert total.lower(alpha) == pytest.approx(
+        centre - math.sqrt(sum(x * x for x in down) + requests**2), abs=1e-7
+    )
+    assert total.upper(alpha) == pytest.approx(
+        centre + math.sqrt(sum(x * x for x in up) + requests**2), abs=1e-7
+    )
+
+
+def test_total_of_a_single_estimate() -> None:
+    """Its own bounds."""
+    found = measured(8, request_std_error=0.01)
+    total = Total(((1.0, found),))
+    assert total.lower(0.05) == pytest.approx(lower_bound(found, 0.05))
+    assert total.upper(0.05) == pytest.approx(upper_bound(found, 0.05))
+
+
+def test_total_without_blocks_is_welch() -> None:
+    """Where the blocks of a term are not known, all are bounded by Student's t."""
+    terms = ((0.5, estimate(0.1)), (0.5, measured(9)))
+    total, wanted = Total(terms), weighted_sum(terms)
+    assert total.log_gain == pytest.approx(wanted.log_gain)
+    assert total.lower(0.05) == pytest.approx(wanted.lower(0.05))
+    assert total.upper(0.05) == pytest.approx(wanted.upper(0.05))
+
+
+def test_total_with_too_few_blocks_is_open() -> None:
+    """One batch size without a bound leaves the sum without one."""
+    total = Total(((0.9, measured(1)), (0.1, measured(2, num_blocks=4))))
+    assert (total.lower(0.01), total.upper(0.01)) == (-math.inf, math.inf)

@@ -99,12 +99,12 @@ def blocks(
 LEDGER = [
     *blocks(1, NGRAM, [150, 152, 148], proposed_by="prior", trial=0),
     *blocks(1, NGRAM, [151, 149], trial=3),
-    *blocks(1, NGRAM, [149, 151, 150, 150], stage="validate", proposed_by="validation"),
+    *blocks(1, NGRAM, [149, 151, 150, 150] * 5, stage="validate", proposed_by="validation"),
     *blocks(1, SKIP, [120, 122, 121], trial=1),
     *blocks(1, SKIP, [10], trial=1, disturbed=True),
     *blocks(16, NGRAM, [80, 82, 81], proposed_by="prior", trial=0),
-    *blocks(16, NGRAM, [80, 81, 82, 81], stage="validate", proposed_by="validation"),
-    *blocks(16, IDLE, [100, 101, 99, 100], stage="validate", proposed_by="validation"),
+    *blocks(16, NGRAM, [80, 81, 82, 81] * 5, stage="validate", proposed_by="validation"),
+    *blocks(16, IDLE, [100, 101, 99, 100] * 5, stage="validate", proposed_by="validation"),
     *blocks(16, SKIP, [104, 106, 105], trial=1),
 ]
 """N-gram lookup gains half at batch 1 and loses a fifth at 16; layer-skip gains a little."""

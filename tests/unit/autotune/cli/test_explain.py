@@ -12,11 +12,11 @@ from tests.unit.autotune.cli.test_show import plain
 
 CANDIDATES = """\
  > ngram K=3               prior 1x, sampler 1x     100.0      150.0      143.0  \
-1.50x (1.48 to 1.52); 5  1.50x (1.49 to 1.51); 4  -
+1.50x (1.48 to 1.52); 5  1.50x (1.49 to 1.51); 20  -
    layer-skip-8 K=2 T=0.7  sampler 1x               100.0      121.0          -  \
-1.21x (1.19 to 1.24); 3  -                        disturbed blocks: 1
+1.21x (1.19 to 1.24); 3  -                         disturbed blocks: 1
    layer-skip-8 K=5        -                            -          -          -  \
--                        -                        logits [that] are not finite
+-                        -                         logits [that] are not finite
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -28,10 +29,21 @@ def test_blocks_are_pooled_by_stage() -> None:
             for rate in (150, 152, 148, 151, 149)
         ]
     )
-    assert arm.explored == expected
+    assert arm.explored == replace(expected, log_ratios=())
     assert arm.validated is not None
-    assert arm.validated.num_blocks == 4
+    assert arm.validated.num_blocks == 20
     assert arm.estimate == arm.validated
+
+
+def test_only_fresh_blocks_bound_a_gain_at_any_time() -> None:
+    """As the search itself has it: what was explored was picked by its results."""
+    arm = find(tried_arms(LEDGER), 1, NGRAM)
+    assert arm.explored is not None
+    assert arm.validated is not None
+    assert arm.explored.log_ratios == ()
+    assert arm.validated.log_ratios == pytest.approx(
+        [math.log(rate / 100) for rate in (149, 151, 150, 150) * 5]
+    )
 
 
 def test_trials_are_counted_by_proposer() -> None:

@@ -18,7 +18,11 @@ from tests.support.scripted_search import config
 
 ALPHA = 1e-6
 SIZES = (1, 16)
-ARMS = [config("a", k) for k in (1, 2, 3, 6)] + [config("a", 2, 0.7), config("b", 1), config("b", 3)]
+ARMS = [config("a", k) for k in (1, 2, 3, 6)] + [
+    config("a", 2, 0.7),
+    config("b", 1),
+    config("b", 3),
+]
 CELLS: list[Cell] = [(size, arm) for size in SIZES for arm in ARMS]
 PREDICTED = {cell: 0.3 - 0.02 * i for i, cell in enumerate(CELLS)}
 SCALES = {0.5: 0.2, 1.0: 0.4, 2.0: 0.2, 4.0: 0.1, 8.0: 0.1}

@@ -95,10 +95,7 @@ def blocks(*indices: int) -> list[Block]:
 
 def log_ratios(*indices: int) -> list[float]:
     """Log of candidate rate over baseline rate of blocks."""
-    return [
-        log((150 - i) / 1.1) - log((100 + i) / (1.0 + 0.01 * i))
-        for i in indices
-    ]
+    return [log((150 - i) / 1.1) - log((100 + i) / (1.0 + 0.01 * i)) for i in indices]
 
 
 def explored(*indices: int) -> PairedEstimate:

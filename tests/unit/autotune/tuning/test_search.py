@@ -165,7 +165,7 @@ def test_off_wins_where_nothing_gains() -> None:
 
 
 def test_k_may_be_0_at_a_batch_size() -> None:
-    """b gains at batch 1 alone, and costs nothing while idle at 16."""
+    """B gains at batch 1 alone, and costs nothing while idle at 16."""
 
     def gain(arm: SpeculativeConfig, size: int) -> float:
         return landscape(arm, 1) if size == 1 or not arm.speculates else -0.3
@@ -183,7 +183,7 @@ def test_k_may_be_0_at_a_batch_size() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_lucky_arm_does_not_win(seed: int) -> None:
-    """c looks 50 % faster whenever it is explored; fresh blocks tell that it loses."""
+    """C looks 50 % faster whenever it is explored; fresh blocks tell that it loses."""
 
     def block(arm: SpeculativeConfig, size: int, stage: str, index: int) -> float:
         luck = 0.7 if arm.drafter == "c" and stage == "explore" else 0.0
@@ -212,7 +212,7 @@ def test_one_lucky_block_changes_nothing() -> None:
 
 
 def test_weights_decide_between_drafters() -> None:
-    """a is better at batch 1 and b at 16: the traffic decides which is loaded."""
+    """A is better at batch 1 and b at 16: the traffic decides which is loaded."""
 
     def gain(arm: SpeculativeConfig, size: int) -> float:
         home = {"a": 1, "b": 16}.get(arm.drafter)
@@ -230,7 +230,7 @@ def test_weights_decide_between_drafters() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_a_dead_drafter_is_never_published(share: float) -> None:
-    """b would win, but fails at its first block, its last one or in between: a comes instead.
+    """B would win, but fails at its first block, its last one or in between: a comes instead.
 
     However often b was measured before, nothing of it is evidence.
     """
@@ -248,7 +248,7 @@ def test_a_dead_drafter_is_never_published(share: float) -> None:
 
 
 def test_the_runner_up_comes_after_a_harmful_idle() -> None:
-    """b gains more but costs 5 % while idle at batch 16, where nothing gains: a is loaded."""
+    """B gains more but costs 5 % while idle at batch 16, where nothing gains: a is loaded."""
 
     def gain(arm: SpeculativeConfig, size: int) -> float:
         if not arm.speculates:
@@ -320,14 +320,30 @@ def test_the_budget_is_never_exceeded(
 
 
 def test_what_is_clear_ends_early() -> None:
-    """Three drafters that lose a half, as predicted: no doubt, no block."""
+    """Three drafters that lose a half, as predicted: one look at each batch size, and no more.
+
+    No batch size is decided on predictions alone.
+    """
     searching = Searching(lambda arm, size: -0.7 if arm.speculates else 0.0)
+
+    decision, evidence = searching.run()
+
+    assert decision.envelope == Envelope()
+    assert sorted(size for size, _ in searching.study.asked) == list(SIZES)
+    assert len(searching.bench.asked) == len(SIZES) * BUDGET.explore_blocks
+    assert all(one.explored for one in evidence)
+    assert decision.reason.startswith("No drafter is loaded")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_prior_that_promises_nothing_is_not_believed(seed: int) -> None:
+    """It thinks every arm half as fast as it is, as with a cost table that is wrong: b wins."""
+    searching = Searching(landscape, lambda arm, size: -0.7, seed=seed)
 
     decision, _ = searching.run()
 
-    assert decision.envelope == Envelope()
-    assert len(searching.bench.asked) == 0
-    assert decision.reason == NO_VALID_TRIAL
+    assert decision.envelope.drafter == "b"
+    assert at_k(decision)[1] == 3
 
 
 def test_known_cells_are_measured_first() -> None:

@@ -93,9 +93,7 @@ def test_a_purse_tells_what_it_is_spent_on() -> None:
 @pytest.mark.parametrize(
     ("log_gain", "passes", "fails"), [(0.4, True, False), (-0.4, False, True)], ids=["up", "down"]
 )
-def test_a_clear_answer_takes_the_fewest_blocks(
-    log_gain: float, passes: bool, fails: bool
-) -> None:
+def test_a_clear_answer_takes_the_fewest_blocks(log_gain: float, passes: bool, fails: bool) -> None:
     """Every block is won outright: at 0.05 / (2 x 4) that takes ten, and two come at once."""
     validation = Validation(lambda config, size: log_gain)
 
@@ -244,7 +242,9 @@ def test_it_sees_what_the_decision_will_see(seed: int) -> None:
     validation.validator.settle(idle, most=40)
     evidence = [
         CellEvidence(
-            batch_size=size, config=arm, validated=validation.ledger.estimate((size, arm), "validate")
+            batch_size=size,
+            config=arm,
+            validated=validation.ledger.estimate((size, arm), "validate"),
         )
         for size, arm in [*arms, *idle]
     ]
