@@ -62,6 +62,11 @@ class CostTable:
                 points = self._draft.setdefault(key, [])
                 points.append((cell.num_speculative_tokens, cell.median_s))
 
+    @property
+    def batch_sizes(self) -> frozenset[int]:
+        """The batch sizes that were timed."""
+        return frozenset(self._verify)
+
     def verify_s(self, batch_size: int, tokens_per_row: float) -> float:
         """Seconds of a verify pass; `tokens_per_row` counts the newest token and the drafts.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import NormalDist
 from typing import NamedTuple
@@ -16,6 +16,9 @@ from typing import NamedTuple
 from policies import betting
 from policies.student_t import upper_quantile
 from policies.types import Block, PairedEstimate
+
+_ENOUGH_BLOCKS = 8  # to look whether they agree with replay
+_CONTRADICTION_SDS = 4.0
 
 
 class LogInterval(NamedTuple):
@@ -53,11 +56,65 @@ class Contrast:
         return LogInterval(self.lower(tail), self.upper(tail))
 
 
+def comparable(blocks: Sequence[Block], request_std_error: float = 0.0) -> Sequence[Block]:
+    """The blocks with the tokens that rates are computed from.
+
+    What a few hundred rounds accept is mostly luck, and most of the noise of a block at small
+    batch sizes; what they accept on average is known from replay, with its own standard error.
+    So a block has to tell only how long rounds take. That rests on the engine accepting what
+    replay expects: where all blocks together contradict it, the tokens that were emitted count.
+    Source: control variates with a known mean (Owen, Monte Carlo theory, methods and examples,
+    section 8.9).
+
+    Args:
+        blocks: Undisturbed blocks of one arm.
+        request_std_error: Standard error of the log of the expected tokens.
+    """
+    expected = [block.expected_tokens for block in blocks]
+    known = [tokens for tokens in expected if tokens is not None]
+    if len(known) < len(expected) or _contradicts(blocks, known, request_std_error):
+        return [replace(block, expected_tokens=None) for block in blocks]
+    return [
+        replace(block, candidate_tokens=tokens, expected_tokens=None)
+        for block, tokens in zip(blocks, known, strict=True)
+    ]
+
+
+def _contradicts(
+    blocks: Sequence[Block], expected: Sequence[float], request_std_error: float
+) -> bool:
+    """Whether emitted tokens differ from the expected ones by more than chance explains."""
+    if len(blocks) < _ENOUGH_BLOCKS:
+        return False
+    emitted = [float(block.candidate_tokens) for block in blocks]
+    difference, std_error = _log_quotient(emitted, expected)
+    return abs(difference) > _CONTRADICTION_SDS * math.hypot(std_error, request_std_error)
+
+
+def _log_quotient(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
+    """Log of the quotient of sums, and its standard error by the delete-one jackknife."""
+    replicates = [
+        math.log(a / b)
+        for a, b in zip(_sums_without_each(over), _sums_without_each(under), strict=True)
+    ]
+    return math.log(math.fsum(over) / math.fsum(under)), _jackknife(replicates)
+
+
+def _jackknife(replicates: Sequence[float]) -> float:
+    """Standard error from the estimates without one block each.
+
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), equation 11.5.
+    """
+    count = len(replicates)
+    centre = math.fsum(replicates) / count
+    spread = math.fsum((replicate - centre) ** 2 for replicate in replicates)
+    return math.sqrt((count - 1) / count * spread)
+
+
 def paired_estimate(blocks: Sequence[Block], request_std_error: float = 0.0) -> PairedEstimate:
     """Gain of the candidate over the baseline: the log of the ratio of summed rates.
 
-    The noise between blocks comes from the delete-one-block jackknife. Source: Efron and
-    Tibshirani, An Introduction to the Bootstrap (1993), equation 11.5.
+    The noise between blocks comes from the delete-one-block jackknife.
 
     Args:
         blocks: Undisturbed blocks of one arm.
@@ -70,6 +127,7 @@ def paired_estimate(blocks: Sequence[Block], request_std_error: float = 0.0) -> 
     count = len(blocks)
     if count < 2:
         raise ValueError(f"{count} blocks: at least 2 are needed for a standard error")
+    blocks = comparable(blocks, request_std_error)
     baseline_tokens = [float(block.baseline_tokens) for block in blocks]
     baseline_s = [block.baseline_s for block in blocks]
     candidate_tokens = [float(block.candidate_tokens) for block in blocks]
@@ -86,11 +144,9 @@ def paired_estimate(blocks: Sequence[Block], request_std_error: float = 0.0) -> 
             strict=True,
         )
     ]
-    centre = math.fsum(replicates) / count
-    spread = math.fsum((replicate - centre) ** 2 for replicate in replicates)
     return PairedEstimate(
         log_gain=math.log(candidate_rate) - math.log(baseline_rate),
-        std_error=math.hypot(math.sqrt((count - 1) / count * spread), request_std_error),
+        std_error=math.hypot(_jackknife(replicates), request_std_error),
         num_blocks=count,
         baseline_tokens_per_s=baseline_rate,
         candidate_tokens_per_s=candidate_rate,
@@ -100,7 +156,7 @@ def paired_estimate(blocks: Sequence[Block], request_std_error: float = 0.0) -> 
 
 
 def log_ratio(block: Block) -> float:
-    """Log of candidate rate / baseline rate of one block."""
+    """Log of candidate rate / baseline rate of one block, of the tokens that were emitted."""
     candidate = block.candidate_tokens / block.candidate_s
     return math.log(candidate) - math.log(block.baseline_tokens / block.baseline_s)
 

@@ -123,19 +123,24 @@ class Block:
         baseline_s: Seconds its decode rounds took.
         candidate_tokens: Tokens the candidate arm emitted.
         candidate_s: Seconds its decode rounds took.
+        expected_tokens: Tokens it would emit on average for the same work, by replay; None where
+            that is unknown.
 
     Raises:
         ValueError: An arm emitted nothing, or its time is not positive and finite (a trial
             that failed or returned NaN has no block).
     """
 
-    baseline_tokens: int
+    baseline_tokens: float
     baseline_s: float
-    candidate_tokens: int
+    candidate_tokens: float
     candidate_s: float
+    expected_tokens: float | None = None
 
     def __post_init__(self) -> None:
-        if min(self.baseline_tokens, self.candidate_tokens) <= 0:
+        expected = self.candidate_tokens if self.expected_tokens is None else self.expected_tokens
+        counts = (self.baseline_tokens, self.candidate_tokens, expected)
+        if not all(tokens > 0 for tokens in counts):
             raise ValueError("a block needs tokens from both arms")
         if not (0 < self.baseline_s < math.inf and 0 < self.candidate_s < math.inf):
             raise ValueError("a block needs a positive, finite time for both arms")

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from store.location import MOUNTS, check_local, parse_location
 from store.records import Publication
 
-REVISION = "0002"
+REVISION = "0003"
 """The revision whose tables are read here: a test compares it with `store.schema`."""
 
 VERSION_QUERY = "SELECT version_num FROM spectuned_version"

@@ -91,6 +91,9 @@ class MeasurementRecord(fields.Record):
         baseline_s: Seconds its decode rounds took.
         candidate_tokens: Tokens the candidate emitted.
         candidate_s: Seconds its decode rounds took.
+        expected_tokens: Tokens the candidate would emit on average for the same work, by replay;
+            None where that was not known.
+        num_rounds: Rounds of the candidate, each row for itself; None in blocks of older stores.
         num_drafts: Rounds in which the candidate drafted.
         num_draft_tokens: Tokens it drafted.
         num_accepted_tokens: Draft tokens that were accepted.
@@ -111,6 +114,8 @@ class MeasurementRecord(fields.Record):
     baseline_s: _Amount
     candidate_tokens: _Count
     candidate_s: _Amount
+    expected_tokens: _OptionalAmount
+    num_rounds: _Count | None
     num_drafts: _Count
     num_draft_tokens: _Count
     num_accepted_tokens: _Count

@@ -22,7 +22,7 @@ from store.session import Database
 VERSION_TABLE = "spectuned_version"
 """Alembic's bookkeeping; not its default name, which Optuna uses."""
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Every revision, oldest first. The last is the one this version works with."""
 
 HEAD = REVISIONS[-1]

@@ -118,6 +118,8 @@ class MeasurementRow(EvidenceRow):
     baseline_s: Mapped[float]
     candidate_tokens: Mapped[int]
     candidate_s: Mapped[float]
+    expected_tokens: Mapped[float | None]
+    num_rounds: Mapped[int | None]
     num_drafts: Mapped[int]
     num_draft_tokens: Mapped[int]
     num_accepted_tokens: Mapped[int]

@@ -119,6 +119,7 @@ def _estimate(
             baseline_tokens=one.baseline_tokens,
             baseline_s=one.baseline_s,
             candidate_tokens=one.candidate_tokens,
+            expected_tokens=one.expected_tokens,
             candidate_s=one.candidate_s,
         )
         for one in measurements

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from autotune.tuning.paired_block import Bench, PairedBlock
 from engine.errors import EngineError
-from policies.estimate import log_ratio, paired_estimate
+from policies.estimate import comparable, log_ratio, paired_estimate
 from policies.types import Block, PairedEstimate, SpeculativeConfig
 from store.records import FailureRecord, MeasurementRecord, ProposedBy, Stage
 from store.repository import Store
@@ -112,7 +112,8 @@ class Ledger:
 
     def log_ratios(self, arm: Arm, stage: Stage) -> list[float]:
         """Of every undisturbed block, in the order of measuring."""
-        return [log_ratio(block) for block in self._blocks.get((stage, arm), [])]
+        blocks = self._blocks.get((stage, arm), [])
+        return [log_ratio(block) for block in comparable(blocks, self._request_std_error(arm[1]))]
 
     def _fail(self, arm: Arm, reason: str) -> None:
         self.failed.add(arm[1].drafter)
@@ -152,6 +153,8 @@ class Ledger:
             baseline_s=block.baseline.seconds,
             candidate_tokens=block.candidate.num_tokens,
             candidate_s=block.candidate.seconds,
+            expected_tokens=block.expected_tokens,
+            num_rounds=block.candidate.num_rounds,
             num_drafts=block.candidate.num_drafts,
             num_draft_tokens=block.candidate.num_draft_tokens,
             num_accepted_tokens=block.candidate.num_accepted_tokens,

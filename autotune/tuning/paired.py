@@ -18,6 +18,7 @@ from time import perf_counter
 
 from autotune.tuning.acceptance import AcceptanceProfile
 from autotune.tuning.paired_block import PairedBlock, Tally
+from autotune.tuning.prior import Prior
 from autotune.tuning.quiet import LoadWatch
 from autotune.tuning.seeds import derive_seed
 from autotune.tuning.session import Session
@@ -62,10 +63,19 @@ class _Starts:
 class PairedBench:
     """Measures arms on a session's engine."""
 
-    def __init__(self, session: Session, acceptance: AcceptanceProfile) -> None:
-        """Prepare; nothing is measured yet."""
+    def __init__(
+        self, session: Session, acceptance: AcceptanceProfile, prior: Prior | None = None
+    ) -> None:
+        """Prepare; nothing is measured yet.
+
+        Args:
+            session: Its engine must be idle.
+            acceptance: Says where rounds start.
+            prior: Says what the rounds of a block emit on average; None counts what they emit.
+        """
         self._session = session
         self._acceptance = acceptance
+        self._prior = prior
         self._usable = [t for t in session.trajectories if t.num_decoded > 0]
         self._warm: set[tuple[SpeculativeConfig, int]] = set()
         self._starts: dict[SpeculativeConfig, _Starts] = {}
@@ -100,7 +110,12 @@ class PairedBench:
             window_s = self._session.settings.window_s / num_slices
             self._window(arm, batch_size, generator, tallies[arm], window_s)
         disturbed = watch.others_share() > _MAX_OTHERS_SHARE
-        return PairedBlock(tallies[OFF], tallies[config], disturbed)
+        expected = (
+            self._prior.expected_tokens(config, batch_size, tallies[config])
+            if self._prior
+            else None
+        )
+        return PairedBlock(tallies[OFF], tallies[config], disturbed, expected)
 
     def _window(
         self,

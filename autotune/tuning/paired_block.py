@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Tally:
-    """What one arm did in its windows."""
+    """What one arm did in its windows; every row of a round counts as a round of its own."""
 
     num_tokens: int = 0
+    num_rounds: int = 0
     seconds: float = 0.0
     num_drafts: int = 0
     num_draft_tokens: int = 0
@@ -25,6 +26,7 @@ class Tally:
     def add(self, outcomes: Sequence[RowOutcome], seconds: float) -> None:
         """Count a round."""
         self.seconds += seconds
+        self.num_rounds += len(outcomes)
         for outcome in outcomes:
             self.num_tokens += outcome.num_emitted
             self.num_drafts += outcome.num_drafted > 0
@@ -40,11 +42,14 @@ class PairedBlock:
         baseline: Unloaded off.
         candidate: The arm.
         disturbed: Others used the processors meanwhile.
+        expected_tokens: What the candidate would emit on average for the same work, by replay;
+            None where that is unknown.
     """
 
     baseline: Tally
     candidate: Tally
     disturbed: bool
+    expected_tokens: float | None = None
 
     def block(self) -> Block:
         """The part that decisions rest on."""
@@ -53,6 +58,7 @@ class PairedBlock:
             baseline_s=self.baseline.seconds,
             candidate_tokens=self.candidate.num_tokens,
             candidate_s=self.candidate.seconds,
+            expected_tokens=self.expected_tokens,
         )
 
 

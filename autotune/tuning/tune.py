@@ -69,7 +69,8 @@ def tune(
         prior = Prior(acceptance, CostTable(cells))
         arms = acceptance.arms(settings.max_num_speculative_tokens)
         store.add_predictions(_predictions(settings, prior, arms, run_id))
-        ledger = Ledger(store, run_id, PairedBench(session, acceptance), acceptance.log_std_error)
+        bench = PairedBench(session, acceptance, prior)
+        ledger = Ledger(store, run_id, bench, acceptance.log_std_error)
         search = Search(
             arms=arms,
             batch_sizes=settings.batch_sizes,

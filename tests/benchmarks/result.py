@@ -22,6 +22,11 @@ _COMMIT = subprocess.run(
 ).stdout.strip()
 
 
+def commit() -> str:
+    """The commit that the benchmark began at."""
+    return _COMMIT
+
+
 def report(
     name: str, summary: Mapping[str, object], details: Mapping[str, object], device: DeviceInfo
 ) -> None:

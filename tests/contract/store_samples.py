@@ -58,6 +58,8 @@ def make_measurement(run_id: str, /, **changes: Any) -> MeasurementRecord:
         "baseline_s": 1.0,
         "candidate_tokens": 130,
         "candidate_s": 1.1,
+        "expected_tokens": None,
+        "num_rounds": 40,
         "num_drafts": 40,
         "num_draft_tokens": 120,
         "num_accepted_tokens": 90,

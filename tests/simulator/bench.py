@@ -26,13 +26,15 @@ class SimulatedTally:
 
     Attributes:
         num_tokens: Tokens emitted.
+        num_rounds: Not simulated; 0, as the three below: no decision rests on them.
         seconds: Time that they took.
-        num_drafts: Not simulated; 0, as the next two: no decision rests on them.
+        num_drafts: 0.
         num_draft_tokens: 0.
         num_accepted_tokens: 0.
     """
 
     num_tokens: int
+    num_rounds: int = 0
     seconds: float
     num_drafts: int = 0
     num_draft_tokens: int = 0
@@ -41,11 +43,16 @@ class SimulatedTally:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedBlock:
-    """One measured block, like `autotune.tuning.paired.PairedBlock`."""
+    """One measured block, like `autotune.tuning.paired.PairedBlock`.
+
+    Its noise is that of rounds' times; what a few rounds happen to accept is not simulated, so
+    nothing else is expected than what is emitted.
+    """
 
     baseline: SimulatedTally
     candidate: SimulatedTally
     disturbed: bool
+    expected_tokens: None = None
 
     def block(self) -> Block:
         """The part that decisions rest on."""

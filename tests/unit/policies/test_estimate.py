@@ -14,6 +14,7 @@ from scipy import stats
 
 from policies.estimate import (
     Total,
+    comparable,
     confidence_interval,
     difference_interval,
     gain,
@@ -64,6 +65,91 @@ def test_one_dominant_block_is_survived() -> None:
     found = paired_estimate([small, huge, small])
     assert math.isfinite(found.std_error)
     assert found.log_gain == pytest.approx(0, abs=1e-9)
+
+
+def lucky_blocks(luck: Sequence[float], expected: float = 120.0) -> list[Block]:
+    """Blocks of equal work whose emitted tokens are off what is expected by some factors."""
+    return [
+        Block(
+            baseline_tokens=100.0,
+            baseline_s=1.0,
+            candidate_tokens=120.0 * factor,
+            candidate_s=1.0,
+            expected_tokens=expected,
+        )
+        for factor in luck
+    ]
+
+
+def test_luck_with_drafts_is_no_noise() -> None:
+    """Blocks that took the same time tell the same, whatever they happened to accept."""
+    found = paired_estimate(lucky_blocks([0.9, 1.1, 1.05, 0.97]), request_std_error=0.01)
+    assert gain(found.log_gain) == pytest.approx(0.2)
+    assert found.std_error == pytest.approx(0.01)
+    assert found.log_ratios == pytest.approx([math.log(1.2)] * 4)
+
+
+def test_time_is_noise_still() -> None:
+    """The spread of the rounds' times remains, block by block."""
+    blocks = [
+        replace(block, candidate_s=seconds, expected_tokens=150.0)
+        for block, seconds in zip(lucky_blocks([1.0] * 3), (1.0, 1.1, 1.2), strict=True)
+    ]
+    assert paired_estimate(blocks) == paired_estimate(
+        [replace(block, candidate_tokens=150.0, expected_tokens=None) for block in blocks]
+    )
+
+
+def test_one_block_without_an_expectation_counts_all_by_what_they_emitted() -> None:
+    """Blocks are compared by one measure."""
+    blocks = lucky_blocks([1.0, 1.0, 1.0])
+    mixed = [*blocks[:2], replace(blocks[2], expected_tokens=None)]
+    assert gain(paired_estimate(mixed).log_gain) == pytest.approx(0.2)
+    expected_elsewhere = lucky_blocks([1.0, 1.0, 1.0], expected=300.0)
+    mixed = [*expected_elsewhere[:2], replace(blocks[2], expected_tokens=None)]
+    assert gain(paired_estimate(mixed).log_gain) == pytest.approx(0.2)
+
+
+def test_replay_that_is_contradicted_does_not_count() -> None:
+    """Expected 30 % more than is ever emitted: beyond chance, so emitted tokens count."""
+    luck = [0.98, 1.02, 1.01, 0.99, 1.0, 1.03, 0.97, 1.0]
+    found = paired_estimate(lucky_blocks(luck, expected=156.0), request_std_error=0.02)
+    assert gain(found.log_gain) == pytest.approx(0.2)
+    assert len(set(found.log_ratios)) > 1
+
+
+def test_replay_within_its_own_error_is_believed() -> None:
+    """Expected 5 % more, with a standard error of 2 % from the choice of requests."""
+    luck = [0.98, 1.02, 1.01, 0.99, 1.0, 1.03, 0.97, 1.0]
+    found = paired_estimate(lucky_blocks(luck, expected=126.0), request_std_error=0.02)
+    assert gain(found.log_gain) == pytest.approx(0.26)
+
+
+def test_honest_replay_is_hardly_ever_contradicted() -> None:
+    """Null: emitted tokens are on average what is expected; n = 2,000 series of 10 blocks.
+
+    Contradictions at 4 standard errors of 9 degrees of freedom: 0.31 % expected, at most 1.0 %
+    allowed (alpha < 1e-4). Power: a replay that is 14 % off is contradicted in over 99 %.
+    """
+    random = Random(7)
+
+    def contradicted(bias: float) -> int:
+        times = 0
+        for _ in range(2000):
+            luck = [math.exp(bias + random.gauss(0, 0.05)) for _ in range(10)]
+            kept = comparable(lucky_blocks(luck))
+            times += kept[0].candidate_tokens != 120.0
+        return times
+
+    assert contradicted(0.0) <= 20
+    assert contradicted(0.13) >= 1980
+
+
+@pytest.mark.parametrize("expected", [0.0, -1.0, math.nan])
+def test_an_expectation_of_nothing_is_refused(expected: float) -> None:
+    """What is expected must be tokens."""
+    with pytest.raises(ValueError, match="tokens from both arms"):
+        lucky_blocks([1.0], expected=expected)
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -101,7 +101,8 @@ def test_older_store_is_migrated_with_its_content(path: Path) -> None:
     move(path, "0001")
     with Store.open(path) as store:
         assert store.run(run.run_id) == run
-        assert store.measurements(run.run_id) == (make_measurement(run.run_id),)
+        kept = make_measurement(run.run_id, num_rounds=None)  # that came later
+        assert store.measurements(run.run_id) == (kept,)
         assert store.publish("scope", run.run_id, render).generation == 1
 
 
@@ -146,3 +147,18 @@ def test_epoch_is_made_once(path: Path, tmp_path: Path) -> None:
     with Store.open(tmp_path / "other.db") as other:
         other.begin_run(run)
         assert other.publish("scope", run.run_id, render).epoch != first
+
+
+def test_blocks_of_an_older_store_are_kept(path: Path) -> None:
+    """What they do not know is None."""
+    run = make_run()
+    newer = make_measurement(run.run_id, expected_tokens=128.5, num_rounds=41)
+    with Store.open(path) as store:
+        store.begin_run(run)
+        store.add_measurement(newer)
+    move(path, "0002")
+    with Store.open(path) as store:
+        older = make_measurement(run.run_id, num_rounds=None)
+        assert store.measurements(run.run_id) == (older,)
+        store.add_measurement(newer)
+        assert store.measurements(run.run_id) == (older, newer)

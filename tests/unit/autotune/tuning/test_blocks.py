@@ -288,6 +288,27 @@ def test_a_drafter_fails_with_any_of_its_arms(store: Store) -> None:
     assert len(books.bench.asked) == 2
 
 
+def test_expected_tokens_decide_and_are_stored(store: Store) -> None:
+    """The luck of a block is kept in the ledger, and left out of estimates and log ratios."""
+
+    def lucky(index: int) -> PairedBlock:
+        plain = block(0)
+        candidate = replace(plain.candidate, num_tokens=150 + 10 * index, num_rounds=80)
+        return PairedBlock(plain.baseline, candidate, False, expected_tokens=132.0)
+
+    books = Bookkeeping(store, lucky)
+
+    books.measure(3)
+
+    rows = store.measurements(books.run_id)
+    assert [row.candidate_tokens for row in rows] == [150, 160, 170]
+    assert {(row.expected_tokens, row.num_rounds) for row in rows} == {(132.0, 80)}
+    assert books.ledger.log_ratios(ARM, "explore") == pytest.approx([log(1.2)] * 3)
+    estimate = books.ledger.estimate(ARM, "explore")
+    assert estimate is not None
+    assert estimate.candidate_tokens_per_s == pytest.approx(120.0)
+
+
 def test_scalars_of_libraries_become_plain_numbers(store: Store) -> None:
     """D15: numpy and torch scalars reach neither the store nor the estimate."""
 

@@ -10,6 +10,7 @@ import pytest
 from autotune.progress import Silent
 from autotune.tuning.acceptance import profile_drafters
 from autotune.tuning.costs import cost_records, measure_costs, middle_states
+from autotune.tuning.paired_block import Tally
 from autotune.tuning.prior import Prior
 from autotune.tuning.session import Session
 from engine.drafters.base import Drafter, Proposal
@@ -71,6 +72,18 @@ def test_few_cells_span_the_search(
     assert progress.notes == []
 
 
+def cost_cell(kind: str, drafter: str | None, k: int, seconds: float) -> CostCell:
+    """One timed step at batch size 3."""
+    return CostCell(
+        kind=kind,
+        drafter=drafter,
+        batch_size=3,
+        num_speculative_tokens=k,
+        num_tokens=3 * (1 + k),
+        seconds=(seconds,),
+    )
+
+
 def test_every_arm_can_be_predicted_from_them() -> None:
     """Positive rates for every arm at every batch size; an idle drafter costs nothing."""
     session = session_of()
@@ -90,22 +103,12 @@ def test_a_prediction_by_hand() -> None:
     session = session_of()
     acceptance = profile_drafters(session, Silent())
 
-    def cell(kind: str, drafter: str | None, k: int, seconds: float) -> CostCell:
-        return CostCell(
-            kind=kind,
-            drafter=drafter,
-            batch_size=3,
-            num_speculative_tokens=k,
-            num_tokens=3 * (1 + k),
-            seconds=(seconds,),
-        )
-
     table = CostTable(
         [
-            cell("verify", None, 0, 0.010),
-            cell("verify", None, 4, 0.030),
-            cell("draft", "draft", 1, 0.001),
-            cell("draft", "draft", 4, 0.004),
+            cost_cell("verify", None, 0, 0.010),
+            cost_cell("verify", None, 4, 0.030),
+            cost_cell("draft", "draft", 1, 0.001),
+            cost_cell("draft", "draft", 4, 0.004),
         ]
     )
     arm = SpeculativeConfig(drafter="draft", num_speculative_tokens=2)
@@ -116,6 +119,45 @@ def test_a_prediction_by_hand() -> None:
         3 * counts.tokens_per_round / (verify_s + 0.002)
     )
     assert Prior(acceptance, table).off_tokens_per_s(3) == pytest.approx(300.0)
+
+
+def test_expected_tokens_of_a_window_by_hand() -> None:
+    """Replay's tokens for its rounds, at the usual time of a round.
+
+    The rounds verified 1 + 1.5 tokens a row, more than replay's mean, and so took longer than
+    usual: the same time holds more rounds on average.
+    """
+    session = session_of()
+    acceptance = profile_drafters(session, Silent())
+    table = CostTable(
+        [
+            cost_cell("verify", None, 0, 0.010),
+            cost_cell("verify", None, 4, 0.030),
+            cost_cell("draft", "draft", 1, 0.001),
+            cost_cell("draft", "draft", 4, 0.004),
+        ]
+    )
+    arm = SpeculativeConfig(drafter="draft", num_speculative_tokens=2)
+    counts = acceptance.replay(arm)
+    tally = Tally(num_tokens=1, num_rounds=40, seconds=1.0, num_draft_tokens=60)
+
+    usual_s = 0.010 + 0.020 * (counts.mean_verify_tokens - 1) / 4 + 0.002
+    these_s = 0.010 + 0.020 * 1.5 / 4 + 0.002
+    assert Prior(acceptance, table).expected_tokens(arm, 3, tally) == pytest.approx(
+        40 * counts.tokens_per_round * these_s / usual_s
+    )
+
+
+def test_nothing_is_expected_where_nothing_is_known() -> None:
+    """Idle drafters have no luck to take out, and untimed batch sizes no model."""
+    session = session_of()
+    acceptance = profile_drafters(session, Silent())
+    prior = Prior(acceptance, CostTable([cost_cell("verify", None, 0, 0.010)]))
+    tally = Tally(num_tokens=40, num_rounds=40, seconds=1.0)
+    arm = SpeculativeConfig(drafter="draft", num_speculative_tokens=2)
+
+    assert prior.expected_tokens(SpeculativeConfig(drafter="draft"), 3, tally) is None
+    assert prior.expected_tokens(arm, 4, tally) is None
 
 
 class BreaksOnItsOwnDrafts(StatelessDrafter):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import mean, stdev
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from autotune.progress import Silent
 from autotune.tuning.acceptance import AcceptanceProfile, profile_drafters
 from autotune.tuning.paired import PairedBench, _Starts
 from autotune.tuning.paired_block import Tally
+from autotune.tuning.prior import Prior
 from autotune.tuning.session import Session
 from engine.drafters.base import Drafter, DrafterSnapshot, Proposal
 from engine.engine import Engine, RowOutcome
@@ -289,7 +291,35 @@ def test_off_drafts_nothing() -> None:
 
     baseline = bench.measure(K3, 2, "explore", 0).baseline
 
-    assert baseline == Tally(num_tokens=2 * int(baseline.seconds), seconds=baseline.seconds)
+    tokens = 2 * int(baseline.seconds)
+    assert baseline == Tally(num_tokens=tokens, num_rounds=tokens, seconds=baseline.seconds)
+
+
+class StubPrior:
+    """Keeps what it is asked, and answers with a number."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[SpeculativeConfig, int, Tally]] = []
+
+    def expected_tokens(self, config: SpeculativeConfig, batch_size: int, tally: Tally) -> float:
+        """Always the same."""
+        self.asked.append((config, batch_size, tally))
+        return 12.5
+
+
+def test_what_a_block_should_have_emitted_is_told_by_the_prior() -> None:
+    """Asked about the candidate's own work; without a prior nothing is expected."""
+    session = memory_session(SAMPLED, {"draft": similar_draft}, window_s=4.0)
+    acceptance = profile_drafters(session, Silent())
+    prior = StubPrior()
+
+    block = PairedBench(session, acceptance, cast(Prior, prior)).measure(K3, 2, "explore", 0)
+
+    assert block.expected_tokens == block.block().expected_tokens == 12.5
+    assert prior.asked == [(K3, 2, block.candidate)]
+    assert block.candidate.num_rounds > 0
+    plain = PairedBench(session, acceptance).measure(K3, 2, "explore", 0)
+    assert plain.expected_tokens is None
 
 
 def test_a_loaded_drafter_at_k_0_drafts_nothing() -> None:
