@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 DRAFTERS := build/drafters
 TRAIN := $(BIN)/spectune train --heldout $(DRAFTERS)/prompts/heldout.jsonl
 
-.PHONY: demo test check test-long remeasure drafters bench-drafters bench-engine bench-scaling \
+.PHONY: demo test check test-long remeasure drafters bench-drafters bench-engine bench-scaling bench-search grid-search \
 	vllm-venv compiler clean
 
 ## Search the embedded default and publish the result to .spectuned/ (at most 15 minutes).
@@ -58,6 +58,16 @@ bench-engine: $(VENV)/.installed-dev vllm-venv
 bench-scaling: $(VENV)/.installed-dev
 	$(BIN)/spectune models fetch
 	$(BIN)/python -m tests.benchmarks.bench_scaling
+
+## One more pass over every arm at every batch size, kept in docs/benchmarks/ (about 20 minutes).
+grid-search: $(VENV)/.installed-dev
+	$(BIN)/spectune models fetch
+	$(BIN)/python -m tests.benchmarks.bench_grid
+
+## A search beside the grid: what it gives away, and what it costs (about 20 minutes).
+bench-search: $(VENV)/.installed-dev
+	$(BIN)/spectune models fetch
+	$(BIN)/python -m tests.benchmarks.bench_search
 
 # The tests build the native kernels; the product goes on without.
 compiler:

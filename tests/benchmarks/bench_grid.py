@@ -52,7 +52,7 @@ def main() -> None:
         acceptance = profile_drafters(session, progress)
         prior = Prior(acceptance, CostTable(measure_costs(session, acceptance, progress)))
         grid = _begin(session, acceptance, prior) if before is None else before
-        _check(grid, session)
+        check(grid, session)
         cells = _cells(session, acceptance)
         bench = PairedBench(session, acceptance, prior)
         blocks = list(grid.blocks)
@@ -148,7 +148,7 @@ def _begin(session: Session, acceptance: AcceptanceProfile, prior: Prior) -> Gri
     )
 
 
-def _check(grid: Grid, session: Session) -> None:
+def check(grid: Grid, session: Session) -> None:
     """Blocks of different machines, models or requests do not belong into one grid."""
     for key, now in (
         ("device_fingerprint", session.device.fingerprint),
