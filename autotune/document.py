@@ -173,6 +173,17 @@ class Policy(Model):
     lossless: bool = True
 
 
+class DecidedAbout(Model):
+    """What was to be decided; with the blocks of the run it gives the same decision again."""
+
+    drafter: str
+    max_num_speculative_tokens: int
+    draft_temperature: float | None
+    candidates: dict[int, Arm]
+    weights: dict[int, float] | None
+    tie_margin: float
+
+
 class PublishedConfig(Model):
     """One published generation."""
 
@@ -185,6 +196,7 @@ class PublishedConfig(Model):
     policy: Policy
     run_id: str
     reason: str
+    question: DecidedAbout | None = None
 
     def to_bytes(self) -> bytes:
         """The exact bytes that are stored and served (UTF-8 JSON, stable key order)."""

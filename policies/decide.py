@@ -25,6 +25,7 @@ from policies.types import (
     Envelope,
     Margins,
     PairedEstimate,
+    Question,
     SpeculativeConfig,
 )
 from policies.verdict import Assessment, assess
@@ -84,14 +85,19 @@ def decide(
         ValueError: An arm occurs twice, or the weights do not fit the evidence.
     """
     table = EvidenceTable.of(evidence)
+    question = Question(envelope=envelope, candidates=candidates or {}, weights=weights)
     if not table.has_estimate:
-        return _no_valid_trial(table)
+        return _no_valid_trial(table, question)
     shares = table.weights(weights)
     alpha = level(table, margins)
     within = None if envelope.drafter == OFF_DRAFTER else envelope
-    chosen = candidates or {}
     found = [
-        assess(size, _of_interest(table.arms(size, within), chosen.get(size)), alpha, margins)
+        assess(
+            size,
+            _of_interest(table.arms(size, within), question.candidates.get(size)),
+            alpha,
+            margins,
+        )
         for size in table.batch_sizes
     ]
     refusal = (
@@ -101,13 +107,15 @@ def decide(
     )
     if refusal:
         cells = [_unloaded_cell(one, refusal, alpha, margins) for one in found]
-        return _decision(Envelope(), cells, f"No drafter is loaded: {refusal.reason}.")
+        reason = f"No drafter is loaded: {refusal.reason}."
+        return _decision(Envelope(), cells, reason, question)
     cells = [_loaded_cell(one, table, envelope, alpha, margins) for one in found]
     total = Total(tuple(_gains(found, table, envelope, shares)))
     return _decision(
         envelope,
         cells,
         f"{envelope.drafter} is loaded: {reasons.total_clause(total, alpha, margins)}.",
+        question,
     )
 
 
@@ -240,7 +248,7 @@ def _cell(
     )
 
 
-def _no_valid_trial(table: EvidenceTable) -> Decision:
+def _no_valid_trial(table: EvidenceTable, question: Question) -> Decision:
     cells = [
         CellDecision(
             batch_size=size,
@@ -251,10 +259,12 @@ def _no_valid_trial(table: EvidenceTable) -> Decision:
         )
         for size in table.batch_sizes
     ]
-    return _decision(Envelope(), cells, NO_VALID_TRIAL)
+    return _decision(Envelope(), cells, NO_VALID_TRIAL, question)
 
 
-def _decision(envelope: Envelope, cells: Sequence[CellDecision], reason: str) -> Decision:
+def _decision(
+    envelope: Envelope, cells: Sequence[CellDecision], reason: str, question: Question
+) -> Decision:
     """A decision whose envelope is as wide as the cells need."""
     largest = max((cell.chosen.num_speculative_tokens for cell in cells), default=0)
     return Decision(
@@ -266,4 +276,5 @@ def _decision(envelope: Envelope, cells: Sequence[CellDecision], reason: str) ->
         cells=tuple(cells),
         schedule=build_schedule(cells),
         reason=reason,
+        question=question,
     )

@@ -7,7 +7,8 @@ without paying for torch, a database driver or a web framework.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 OFF_DRAFTER = "off"
@@ -305,6 +306,22 @@ class CellDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a decision was asked.
+
+    Attributes:
+        envelope: What could be loaded.
+        candidates: The arm to decide about, by batch size; sizes without one took the best arm
+            that was validated.
+        weights: Share of the traffic's time at each batch size; None for uniform.
+    """
+
+    envelope: Envelope = field(default_factory=Envelope)
+    candidates: Mapping[int, SpeculativeConfig] = field(default_factory=dict)
+    weights: Mapping[int, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Envelope first, then K per batch size.
 
@@ -313,9 +330,11 @@ class Decision:
         cells: One decision per measured batch size, ascending.
         schedule: Contiguous cells from batch size 1 to an explicit tail.
         reason: Why this envelope.
+        question: What was to be decided: with the evidence it gives the same decision again.
     """
 
     envelope: Envelope
     cells: tuple[CellDecision, ...]
     schedule: tuple[ScheduleCell, ...]
     reason: str
+    question: Question

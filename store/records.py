@@ -17,7 +17,7 @@ RunKind = Literal["tune", "remeasure"]
 RunStatus = Literal["running", "done", "failed", "interrupted"]
 FinalStatus = Literal["done", "failed", "interrupted"]
 Stage = Literal["explore", "validate", "remeasure"]
-ProposedBy = Literal["prior", "sampler", "baseline", "validation"]
+ProposedBy = Literal["prior", "sampler", "baseline", "validation", "incumbent", "rule"]
 AcceptanceSource = Literal["replay", "engine"]
 CostKind = Literal["verify", "draft", "prefill"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.document import Cell, CellEvidenceModel, PublishedConfig
 from autotune.figures import interval
 from autotune.report.arms import TriedArm, tried_arms
 from autotune.report.lookup import arm_of_evidence, cell_for
+from autotune.report.recompute import differences, recompute
 from policies.types import PairedEstimate, SpeculativeConfig
 from store.records import PredictionRecord
 
@@ -30,6 +31,8 @@ class Explanation:
         arms: Candidates that were tried at this batch size, fastest first.
         num_predicted: Arms that the model had a figure for at this batch size.
         confidence: Confidence of the intervals.
+        differences: Where the decision, made again from the ledger, is not what was published;
+            None for a document that does not say what it was asked.
     """
 
     batch_size: int
@@ -40,6 +43,7 @@ class Explanation:
     arms: tuple[TriedArm, ...]
     num_predicted: int
     confidence: float
+    differences: tuple[str, ...] | None = None
 
     @property
     def chosen(self) -> SpeculativeConfig | None:
@@ -58,6 +62,8 @@ class Explanation:
             "neighbours": [one.model_dump(mode="json") for one in self.neighbours],
             "candidates": [self._arm_json(arm) for arm in self.arms],
             "num_predicted": self.num_predicted,
+            "recomputed": None if self.differences is None else not self.differences,
+            "differences": list(self.differences or ()),
         }
 
     def _arm_json(self, arm: TriedArm) -> dict[str, object]:
@@ -127,7 +133,11 @@ def explain_published(store: Store, config: PublishedConfig, batch_size: int) ->
         failures,
         predictions,
     )
-    return explain(config, batch_size, arms, predictions)
+    again = recompute(store, config)
+    return replace(
+        explain(config, batch_size, arms, predictions),
+        differences=None if again is None else differences(config, again),
+    )
 
 
 def _neighbours(config: PublishedConfig, batch_size: int) -> tuple[CellEvidenceModel, ...]:

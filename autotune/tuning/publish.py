@@ -11,6 +11,7 @@ from autotune.document import (
     Arm,
     Cell,
     CellEvidenceModel,
+    DecidedAbout,
     EnvelopeModel,
     Identity,
     Match,
@@ -30,6 +31,7 @@ from policies.types import (
     Decision,
     Margins,
     PairedEstimate,
+    Question,
     SpeculativeConfig,
 )
 from store.records import PublicationSlot
@@ -136,6 +138,26 @@ def build_document(
         ),
         run_id=run_id,
         reason=decision.reason,
+        question=_decided_about(decision.question, margins),
+    )
+
+
+def _decided_about(question: Question, margins: Margins) -> DecidedAbout:
+    envelope = question.envelope
+    return DecidedAbout(
+        drafter=envelope.drafter,
+        max_num_speculative_tokens=envelope.max_num_speculative_tokens,
+        draft_temperature=envelope.draft_temperature,
+        candidates={
+            size: Arm(
+                drafter=arm.drafter,
+                num_speculative_tokens=arm.num_speculative_tokens,
+                draft_temperature=arm.draft_temperature,
+            )
+            for size, arm in question.candidates.items()
+        },
+        weights=None if question.weights is None else dict(question.weights),
+        tie_margin=margins.tie,
     )
 
 

@@ -23,6 +23,7 @@ from policies.types import (
     Margins,
     SpeculativeConfig,
 )
+from store.records import ProposedBy
 
 _BETTER = 0.01  # log gain that makes another K worth fresh blocks
 
@@ -80,7 +81,7 @@ class Search:
         study: Study,
         budget: Budget,
         seed: int,
-        known: Sequence[Cell] = (),
+        known: Mapping[Cell, ProposedBy] | None = None,
         weights: Mapping[int, float] | None = None,
         margins: Margins = DEFAULT_MARGINS,
         on_trial: Callable[[float, str], None] = lambda share, text: None,
@@ -96,7 +97,8 @@ class Search:
             study: Notes.
             budget: What may be spent.
             seed: Of all random choices.
-            known: Cells to measure in any case: what is published now, and rules of thumb.
+            known: Cells to measure first, and who asks for them; those outside the search are
+                left out.
             weights: Share of the traffic's time at each batch size; None for uniform.
             margins: Of the decision.
             on_trial: Told the share of the exploration that is spent, and what is measured.
@@ -108,7 +110,6 @@ class Search:
         self._ledger = ledger
         self._study = study
         self._budget = budget
-        self._known = [cell for cell in known if cell[1] in self._arms]
         self._weights = weights or {size: 1 / len(self._sizes) for size in self._sizes}
         self._given_weights = weights
         self._margins = margins
@@ -120,6 +121,9 @@ class Search:
             for arm in self._arms
         }
         self._belief = Belief(predictions, derive_seed(seed, "belief"))
+        self._known = {
+            cell: who for cell, who in (known or {}).items() if cell in self._belief.index
+        }
         self._explorer = Explorer(
             self._belief, self._arms, self._weights, derive_seed(seed, "explore")
         )
@@ -268,7 +272,8 @@ class Search:
             if cell is None:
                 return
             self._on_trial(done / self._budget.trials, f"{cell[1].label()} at batch {cell[0]}")
-            self._measure(cell, "prior" if done < len(self._known) else "sampler")
+            is_known = done < len(self._known)
+            self._measure(cell, self._known[cell] if is_known else "sampler")
 
     def _unseen(self) -> Cell | None:
         """A batch size without a block: it must not be decided on predictions alone."""
@@ -278,14 +283,14 @@ class Search:
                 return size, arm
         return None
 
-    def _measure(self, cell: Arm, proposed_by: str) -> None:
+    def _measure(self, cell: Arm, proposed_by: ProposedBy) -> None:
         number = self._study.ask(cell)
         before = len(self._ledger.log_ratios(cell, "explore"))
         is_measured = self._ledger.measure(
             cell,
             self._budget.explore_blocks,
             stage="explore",
-            proposed_by="prior" if proposed_by == "prior" else "sampler",
+            proposed_by=proposed_by,
             trial_number=number,
         )
         for value in self._ledger.log_ratios(cell, "explore")[before:]:

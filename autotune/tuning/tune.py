@@ -8,13 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from autotune.document import PublishedConfig
 from autotune.errors import AutotuneError
 from autotune.progress import Progress, Stage
 from autotune.settings import TuneSettings
 from autotune.tuning.acceptance import AcceptanceProfile, acceptance_records, profile_drafters
 from autotune.tuning.arms import SearchSpace
+from autotune.tuning.belief import Cell
 from autotune.tuning.blocks import Ledger
 from autotune.tuning.costs import cost_records, measure_costs
+from autotune.tuning.known import known_cells
 from autotune.tuning.paired import PairedBench
 from autotune.tuning.prior import Prior
 from autotune.tuning.publish import build_document, scope_of, tuner_version
@@ -28,6 +31,7 @@ from policies.types import DEFAULT_MARGINS, SpeculativeConfig
 from store.errors import StoreError
 from store.records import (
     PredictionRecord,
+    ProposedBy,
     Publication,
     PublicationSlot,
     RunKind,
@@ -79,6 +83,7 @@ def tune(
             study=ArmStudy(studies, run_id, settings.batch_sizes, _space(settings, acceptance)),
             budget=_budget(settings),
             seed=settings.seed,
+            known=_known(store, session),
             on_trial=_stage(progress, _EXPLORE),
             on_block=_stage(progress, _VALIDATE),
         )
@@ -155,6 +160,13 @@ def _plan(settings: TuneSettings) -> list[Stage]:
         Stage(_EXPLORE, sizes * settings.trials * settings.explore_blocks * block_s),
         Stage(_VALIDATE, sizes * settings.validate_blocks * block_s),
     ]
+
+
+def _known(store: Store, session: Session) -> dict[Cell, ProposedBy]:
+    latest = store.latest(scope_of(session))
+    published = PublishedConfig.model_validate_json(latest.document) if latest else None
+    methods = {name: spec.method for name, spec in session.specs.items()}
+    return known_cells(published, methods, session.settings.batch_sizes)
 
 
 def _stage(progress: Progress, title: str) -> Callable[[float, str], None]:

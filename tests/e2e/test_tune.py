@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, cast
 
 import optuna
 import pytest
@@ -18,11 +19,12 @@ from autotune.device.detection import Detection, DeviceInfo
 from autotune.document import PublishedConfig
 from autotune.errors import ConfigError
 from autotune.progress import Silent
+from autotune.report.recompute import differences, recompute
 from autotune.settings import TuneSettings
 from autotune.tuning.remeasure import Comparison, remeasure
 from policies.estimate import paired_estimate
 from policies.types import SpeculativeConfig
-from store.records import Publication
+from store.records import MeasurementRecord, Publication
 from store.repository import Store
 from tests.support.checkpoints import A11, changed_copy, disturbed, overflowing
 from tests.support.tuning import (
@@ -152,6 +154,40 @@ def test_every_published_figure_can_be_recomputed(tuned: Tuned) -> None:
     """From the stored blocks, fresh ones where there are any, and the requests' part."""
     assert num_recomputed(tuned.store, tuned.first) >= len(BATCH_SIZES)
     assert num_recomputed(tuned.store, tuned.second) >= len(BATCH_SIZES)
+
+
+class Tampered:
+    """A store whose candidates took less time than was measured."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def measurements(self, run_id: str) -> tuple[MeasurementRecord, ...]:
+        """Every candidate faster by a tenth."""
+        rows = self._store.measurements(run_id)
+        return tuple(replace(row, candidate_s=0.9 * row.candidate_s) for row in rows)
+
+
+def test_every_decision_can_be_made_again(tuned: Tuned) -> None:
+    """The same to the letter from the ledger alone; from other blocks it is seen to differ."""
+    for publication in (tuned.first, tuned.second):
+        document = PublishedConfig.model_validate_json(publication.document)
+        again = recompute(tuned.store, document)
+        assert again is not None
+        assert differences(document, again) == ()
+        assert again.envelope.drafter == document.envelope.drafter
+        other = recompute(cast(Store, Tampered(tuned.store)), document)
+        assert other is not None
+        assert differences(document, other)
+
+
+def test_a_document_without_its_question_is_not_judged(tuned: Tuned) -> None:
+    """Documents of before do not say what they were asked."""
+    document = PublishedConfig.model_validate_json(tuned.first.document)
+    assert recompute(tuned.store, document.model_copy(update={"question": None})) is None
 
 
 # ---------------------------------------------------------------- the evidence

@@ -81,6 +81,7 @@ def blocks_of(
             baseline_s=row.baseline_s,
             candidate_tokens=row.candidate_tokens,
             candidate_s=row.candidate_s,
+            expected_tokens=row.expected_tokens,
         )
         for row in rows
         if (row.batch_size, row.stage, row.disturbed) == (batch_size, stage, False)

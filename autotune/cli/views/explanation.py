@@ -25,11 +25,19 @@ def print_explanation(console: Console, explanation: Explanation, workload: str)
         console.print(reason, soft_wrap=True)
     for neighbour in explanation.neighbours:
         console.print(f"At batch size {neighbour.batch_size}: {neighbour.reason}", soft_wrap=True)
+    if explanation.differences is not None:
+        console.print(_recomputed(explanation.differences), soft_wrap=True)
     if explanation.arms:
         console.print()
         print_table(console, candidates_table(explanation))
         for line in _footnotes(explanation):
             console.print(line, soft_wrap=True)
+
+
+def _recomputed(differences: tuple[str, ...]) -> str:
+    if not differences:
+        return "Decided again from the stored blocks: the same to the letter."
+    return "Decided again from the stored blocks, it is not the same: " + "; ".join(differences)
 
 
 def candidates_table(explanation: Explanation) -> Table:

@@ -17,6 +17,7 @@ from policies.types import (
     Decision,
     Envelope,
     Margins,
+    Question,
     SpeculativeConfig,
 )
 from tests.simulator.arms import arm_config
@@ -53,7 +54,11 @@ def decision(chosen: Mapping[int, SpeculativeConfig]) -> Decision:
         draft_temperature=temperatures.pop() if temperatures else None,
     )
     return Decision(
-        envelope=envelope, cells=cells, schedule=build_schedule(cells), reason="Because."
+        envelope=envelope,
+        cells=cells,
+        schedule=build_schedule(cells),
+        reason="Because.",
+        question=Question(envelope=envelope, candidates=chosen),
     )
 
 

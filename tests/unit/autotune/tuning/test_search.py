@@ -22,6 +22,7 @@ from policies.types import (
     Margins,
     SpeculativeConfig,
 )
+from store.records import ProposedBy
 from tests.support.scripted_search import (
     Gain,
     ScriptedBench,
@@ -71,7 +72,7 @@ class Searching:
     arms: Sequence[SpeculativeConfig] = ARMS
     sizes: tuple[int, ...] = SIZES
     budget: Budget = BUDGET
-    known: Sequence[Cell] = ()
+    known: Mapping[Cell, ProposedBy] = field(default_factory=dict)
     weights: Mapping[int, float] | None = None
     margins: Margins = DEFAULT_MARGINS
     lasts: Mapping[str, int] = field(default_factory=dict)
@@ -348,12 +349,18 @@ def test_a_prior_that_promises_nothing_is_not_believed(seed: int) -> None:
 
 def test_known_cells_are_measured_first() -> None:
     """What is published now, and rules of thumb, however bad they look; others are skipped."""
-    known = [(16, config("c", 4)), (1, config("a", 1)), (1, config("gone", 3)), (1, OFF)]
+    known: dict[Cell, ProposedBy] = {
+        (16, config("c", 4)): "incumbent",
+        (1, config("a", 1)): "rule",
+        (1, config("gone", 3)): "incumbent",
+        (1, OFF): "incumbent",
+        (2, config("a", 1)): "incumbent",  # a batch size of another search
+    }
     searching = Searching(landscape, known=known)
 
     searching.run()
 
-    assert searching.study.asked[:2] == known[:2]
+    assert searching.study.asked[:2] == list(known)[:2]
     assert all(arm.drafter in {"a", "b", "c"} for _, arm in searching.study.asked)
 
 
