@@ -35,6 +35,7 @@ COMMANDS = (
     "detect",
     "models",
     "store",
+    "studies",
     "daemon",
 )
 """Each is the attribute `command` of the module of that name beside this one."""

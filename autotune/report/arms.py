@@ -106,6 +106,17 @@ def arm_of(record: MeasurementRecord | FailureRecord | PredictionRecord) -> _Arm
     return record.batch_size, config
 
 
+def block_of(record: MeasurementRecord) -> Block:
+    """The part of a stored block that decisions rest on."""
+    return Block(
+        baseline_tokens=record.baseline_tokens,
+        baseline_s=record.baseline_s,
+        candidate_tokens=record.candidate_tokens,
+        candidate_s=record.candidate_s,
+        expected_tokens=record.expected_tokens,
+    )
+
+
 def _count_trials(measurements: Iterable[MeasurementRecord]) -> dict[str, int]:
     trials = {(one.proposed_by, one.trial_number) for one in measurements if one.stage == "explore"}
     return dict(Counter(sorted(proposed_by for proposed_by, _ in trials)))
@@ -114,17 +125,7 @@ def _count_trials(measurements: Iterable[MeasurementRecord]) -> dict[str, int]:
 def _estimate(
     measurements: Iterable[MeasurementRecord], stage: Stage, prediction: PredictionRecord | None
 ) -> PairedEstimate | None:
-    blocks = [
-        Block(
-            baseline_tokens=one.baseline_tokens,
-            baseline_s=one.baseline_s,
-            candidate_tokens=one.candidate_tokens,
-            expected_tokens=one.expected_tokens,
-            candidate_s=one.candidate_s,
-        )
-        for one in measurements
-        if one.stage == stage and not one.disturbed
-    ]
+    blocks = [block_of(one) for one in measurements if one.stage == stage and not one.disturbed]
     if len(blocks) < 2:
         return None
     found = paired_estimate(blocks, prediction.request_std_error if prediction else 0.0)

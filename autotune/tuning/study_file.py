@@ -12,6 +12,11 @@ from autotune.errors import ConfigError
 _BUSY_TIMEOUT_S = 60.0
 
 
+def lock_of(path: Path) -> Path:
+    """The file whose lock guards another one."""
+    return path.with_name(f"{path.name}.lock")
+
+
 def create_study(path: Path, name: str, sampler: optuna.samplers.BaseSampler) -> optuna.Study:
     """A new study that is maximised.
 
@@ -29,7 +34,7 @@ def create_study(path: Path, name: str, sampler: optuna.samplers.BaseSampler) ->
     url = f"sqlite:///{path}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f"{path.name}.lock").open("w") as lock:
+        with lock_of(path).open("w") as lock:
             # Optuna creates its tables without a lock: two processes would get in each other's way.
             fcntl.flock(lock, fcntl.LOCK_EX)
             storage = optuna.storages.RDBStorage(

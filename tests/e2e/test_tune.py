@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import optuna
@@ -21,6 +22,7 @@ from autotune.errors import ConfigError
 from autotune.progress import Silent
 from autotune.report.recompute import differences, recompute
 from autotune.settings import TuneSettings
+from autotune.tuning.rebuild import rebuild_studies
 from autotune.tuning.remeasure import Comparison, remeasure
 from policies.estimate import paired_estimate
 from policies.types import SpeculativeConfig
@@ -182,6 +184,29 @@ def test_every_decision_can_be_made_again(tuned: Tuned) -> None:
         other = recompute(cast(Store, Tampered(tuned.store)), document)
         assert other is not None
         assert differences(document, other)
+
+
+def test_studies_can_be_made_anew(tuned: Tuned, tmp_path: Path) -> None:
+    """From the ledger alone: the same studies, trial by trial, as were written on the way."""
+    live = tuned.world.studies
+    path = tmp_path / "studies.db"
+    path.write_text("not a database")
+    runs = [run for run in reversed(tuned.store.runs()) if run.kind == "tune"]
+
+    rebuilt = rebuild_studies(tuned.store, path, runs)
+
+    names = {study.name for study in rebuilt}
+    assert names <= set(optuna.get_all_study_names(f"sqlite:///{live}"))
+    assert len(names) == len(runs) * len(BATCH_SIZES)
+    for name in names:
+        before, after = (
+            [
+                (trial.number, trial.params, trial.distributions, trial.values, trial.state)
+                for trial in optuna.load_study(study_name=name, storage=f"sqlite:///{file}").trials
+            ]
+            for file in (live, path)
+        )
+        assert before == after
 
 
 def test_a_document_without_its_question_is_not_judged(tuned: Tuned) -> None:
