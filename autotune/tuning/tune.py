@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from pydantic import ValidationError
+
 from autotune.document import PublishedConfig
 from autotune.errors import AutotuneError
 from autotune.progress import Progress, Stage
@@ -83,7 +85,7 @@ def tune(
             study=ArmStudy(studies, run_id, settings.batch_sizes, _space(settings, acceptance)),
             budget=_budget(settings),
             seed=settings.seed,
-            known=_known(store, session),
+            known=_known(store, session, progress),
             on_trial=_stage(progress, _EXPLORE),
             on_block=_stage(progress, _VALIDATE),
         )
@@ -162,9 +164,14 @@ def _plan(settings: TuneSettings) -> list[Stage]:
     ]
 
 
-def _known(store: Store, session: Session) -> dict[Cell, ProposedBy]:
+def _known(store: Store, session: Session, progress: Progress) -> dict[Cell, ProposedBy]:
+    """What is published now, if this version can read it, and the rules of thumb."""
     latest = store.latest(scope_of(session))
-    published = PublishedConfig.model_validate_json(latest.document) if latest else None
+    try:
+        published = PublishedConfig.model_validate_json(latest.document) if latest else None
+    except ValidationError:
+        published = None
+        progress.note("what is published now was written by another version: it is not measured")
     methods = {name: spec.method for name, spec in session.specs.items()}
     return known_cells(published, methods, session.settings.batch_sizes)
 

@@ -81,6 +81,19 @@ def test_when_all_trials_fail_the_old_document_stays(
     assert run.status == "done"
 
 
+def test_a_document_of_another_version_is_no_incumbent(world: World, store: Store) -> None:
+    """What cannot be read is told and not measured; the search goes on."""
+    before = world.tune(store, **SMALL)
+    assert before is not None
+    store.publish(before.scope, before.run_id, lambda slot: b"{}")
+
+    after = world.tune(store, **SMALL)
+
+    assert after is not None
+    assert after.generation == 3
+    assert any("written by another version" in note for note in world.progress.notes)
+
+
 def test_nothing_published_is_nothing_to_measure_again(store: Store) -> None:
     """The message says what to do first; another scope's publication does not count."""
     for scope in (None, "elsewhere"):
