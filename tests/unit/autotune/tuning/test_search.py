@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log, log1p
@@ -381,8 +382,28 @@ def test_every_trial_is_noted_with_its_result() -> None:
             assert log_gain == pytest.approx(landscape(cell[1], cell[0]), abs=0.2)
 
 
+def test_a_small_space_is_exhausted() -> None:
+    """D8: 6 arms and 30 trials; repeats pool with what was measured before, and it ends early."""
+    searching = Searching(
+        lambda arm, size: 0.05 * arm.num_speculative_tokens if arm.speculates else 0.0,
+        arms=arms_of("a", largest=6),
+        sizes=(1,),
+        budget=Budget(trials=30, explore_blocks=2, validate_blocks=20),
+        noise_sd=0.001,
+    )
+
+    decision, _ = searching.run()
+
+    asked = Counter(searching.study.asked)
+    assert set(asked) <= {(1, arm) for arm in searching.arms}
+    assert asked.total() < 30
+    blocks = searching.bench.by_cell("explore")
+    assert blocks == Counter({cell: 2 * times for cell, times in asked.items()})
+    assert at_k(decision)[1] == 6
+
+
 def test_one_seed_one_search() -> None:
-    """Same blocks, same cells in the same order, same decision; another seed, another order."""
+    """D10: same blocks, cells, order and decision; another seed, another order."""
     first, again, other = (Searching(landscape, seed=seed) for seed in (3, 3, 4))
 
     assert first.run() == again.run()
