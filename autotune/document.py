@@ -7,11 +7,11 @@ ever added; a change of meaning raises `SCHEMA`.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from policies.types import SpeculativeConfig
+from policies.types import ScheduleCell, SpeculativeConfig
 
 SCHEMA = "spectuned/1"
 
@@ -106,6 +106,18 @@ class Cell(Model):
     measured_at: int | None
     status: Literal["validated", "provisional"]
 
+    @classmethod
+    def of(cls, cell: ScheduleCell) -> Self:
+        """From the words of the policies."""
+        return cls(
+            bs_lo=cell.bs_lo,
+            bs_hi=cell.bs_hi,
+            num_speculative_tokens=cell.num_speculative_tokens,
+            off_mode=None if cell.off_mode is None else cell.off_mode.value,
+            measured_at=cell.measured_at,
+            status=cell.status.value,
+        )
+
 
 class Interval(Model):
     """A measured gain over unloaded off, as a fraction (0.02 = 2 %), with its interval.
@@ -130,6 +142,15 @@ class Arm(Model):
     drafter: str
     num_speculative_tokens: int
     draft_temperature: float | None
+
+    @classmethod
+    def of(cls, config: SpeculativeConfig) -> Self:
+        """From the words of the policies."""
+        return cls(
+            drafter=config.drafter,
+            num_speculative_tokens=config.num_speculative_tokens,
+            draft_temperature=config.draft_temperature,
+        )
 
     def config(self) -> SpeculativeConfig:
         """The same arm in the words of the policies."""

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from autotune.document import Interval
 from policies.estimate import confidence_interval, gain
-from policies.types import PairedEstimate
+from policies.types import CellEvidence, PairedEstimate, SpeculativeConfig
+
+
+def estimate_of(
+    evidence: Mapping[tuple[int, SpeculativeConfig], CellEvidence],
+    batch_size: int,
+    config: SpeculativeConfig,
+) -> PairedEstimate | None:
+    """What is published about an arm: fresh blocks where there are any; None if unmeasured.
+
+    An idle drafter is one arm whatever its draft temperature.
+    """
+    arm = config if config.speculates else SpeculativeConfig(drafter=config.drafter)
+    cell = evidence.get((batch_size, arm))
+    return None if cell is None else cell.validated or cell.explored
 
 
 def interval(estimate: PairedEstimate, confidence: float) -> Interval:

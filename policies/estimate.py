@@ -70,21 +70,30 @@ def comparable(blocks: Sequence[Block], request_std_error: float = 0.0) -> Seque
         blocks: Undisturbed blocks of one arm.
         request_std_error: Standard error of the log of the expected tokens.
     """
-    expected = [block.expected_tokens for block in blocks]
-    known = [tokens for tokens in expected if tokens is not None]
-    if len(known) < len(expected) or _contradicts(blocks, known, request_std_error):
+    expected = _expected(blocks)
+    if expected is None or contradicts_replay(blocks, request_std_error):
         return [replace(block, expected_tokens=None) for block in blocks]
     return [
         replace(block, candidate_tokens=tokens, expected_tokens=None)
-        for block, tokens in zip(blocks, known, strict=True)
+        for block, tokens in zip(blocks, expected, strict=True)
     ]
 
 
-def _contradicts(
-    blocks: Sequence[Block], expected: Sequence[float], request_std_error: float
-) -> bool:
-    """Whether emitted tokens differ from the expected ones by more than chance explains."""
-    if len(blocks) < _ENOUGH_BLOCKS:
+def _expected(blocks: Sequence[Block]) -> Sequence[float] | None:
+    """Of all blocks, which are compared by one measure, or of none."""
+    known = [block.expected_tokens for block in blocks if block.expected_tokens is not None]
+    return known if len(known) == len(blocks) else None
+
+
+def contradicts_replay(blocks: Sequence[Block], request_std_error: float = 0.0) -> bool:
+    """Whether emitted tokens differ from the expected ones by more than chance explains.
+
+    Args:
+        blocks: Undisturbed blocks of one arm.
+        request_std_error: Standard error of the log of the expected tokens.
+    """
+    expected = _expected(blocks)
+    if expected is None or len(blocks) < _ENOUGH_BLOCKS:
         return False
     emitted = [float(block.candidate_tokens) for block in blocks]
     difference, std_error = _log_quotient(emitted, expected)

@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from policies.estimate import paired_estimate
+from policies.estimate import contradicts_replay, paired_estimate
 from policies.types import Block, CellEvidence, PairedEstimate, SpeculativeConfig
 from store.records import FailureRecord, MeasurementRecord, PredictionRecord, Stage
 
 _ArmKey = tuple[int, SpeculativeConfig]
+_STAGES: tuple[Stage, ...] = ("explore", "validate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class TriedArm:
         num_disturbed: Blocks that do not count because something else used the device.
         predicted_tokens_per_s: What the model expected, or None.
         failures: Why trials failed, in their order.
+        contradicts_replay: What its blocks emitted is not what replay expects, so the estimates
+            rest on what was emitted.
     """
 
     batch_size: int
@@ -37,6 +40,7 @@ class TriedArm:
     num_disturbed: int
     predicted_tokens_per_s: float | None
     failures: tuple[str, ...]
+    contradicts_replay: bool = False
 
     @property
     def estimate(self) -> PairedEstimate | None:
@@ -88,6 +92,10 @@ def tried_arms(
             num_disturbed=sum(block.disturbed for block in tried),
             predicted_tokens_per_s=prediction.tokens_per_s if prediction else None,
             failures=tuple(reasons.get((batch_size, config), ())),
+            contradicts_replay=any(
+                contradicts_replay(_blocks(tried, stage), _request_std_error(prediction))
+                for stage in _STAGES
+            ),
         )
         for batch_size, config in {**blocks, **reasons}
         for tried in [blocks.get((batch_size, config), [])]
@@ -125,12 +133,22 @@ def _count_trials(measurements: Iterable[MeasurementRecord]) -> dict[str, int]:
 def _estimate(
     measurements: Iterable[MeasurementRecord], stage: Stage, prediction: PredictionRecord | None
 ) -> PairedEstimate | None:
-    blocks = [block_of(one) for one in measurements if one.stage == stage and not one.disturbed]
+    blocks = _blocks(measurements, stage)
     if len(blocks) < 2:
         return None
-    found = paired_estimate(blocks, prediction.request_std_error if prediction else 0.0)
+    found = paired_estimate(blocks, _request_std_error(prediction))
     # As in the search: what was explored was picked by its results, and no bound of it holds.
     return replace(found, log_ratios=()) if stage == "explore" else found
+
+
+def _blocks(measurements: Iterable[MeasurementRecord], stage: Stage) -> list[Block]:
+    """Those of one stage that count."""
+    return [block_of(one) for one in measurements if one.stage == stage and not one.disturbed]
+
+
+def _request_std_error(prediction: PredictionRecord | None) -> float:
+    """An idle drafter has no prediction: its rate does not depend on the choice of requests."""
+    return prediction.request_std_error if prediction else 0.0
 
 
 def _order(arm: TriedArm) -> tuple[int, bool, float, str]:

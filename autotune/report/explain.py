@@ -74,6 +74,7 @@ class Explanation:
             "chosen": arm.config == self.chosen,
             "num_trials": dict(arm.num_trials),
             "num_disturbed_blocks": arm.num_disturbed,
+            "contradicts_replay": arm.contradicts_replay,
             "explored": self._estimate_json(arm.explored),
             "validated": self._estimate_json(arm.validated),
             "predicted_tokens_per_s": arm.predicted_tokens_per_s,

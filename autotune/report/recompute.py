@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.document import PublishedConfig
+from autotune.document import Arm, Cell, Interval, PublishedConfig
+from autotune.figures import estimate_of, interval
 from autotune.report.arms import tried_arms
 from policies.decide import decide
 from policies.types import (
+    CellDecision,
     CellEvidence,
     Decision,
     Envelope,
@@ -19,7 +23,20 @@ if TYPE_CHECKING:
     from store.repository import Store
 
 
-def recompute(store: Store, config: PublishedConfig) -> Decision | None:
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """A decision and what it rests on.
+
+    Attributes:
+        decision: Made from the ledger.
+        evidence: By batch size and arm.
+    """
+
+    decision: Decision
+    evidence: Mapping[tuple[int, SpeculativeConfig], CellEvidence]
+
+
+def recompute(store: Store, config: PublishedConfig) -> Recomputed | None:
     """Decide again what a document decided, from the blocks of its run alone.
 
     Args:
@@ -27,12 +44,12 @@ def recompute(store: Store, config: PublishedConfig) -> Decision | None:
         config: The document.
 
     Returns:
-        The decision; None for a document that does not say what it was asked.
+        None for a document that does not say what it was asked.
 
     Raises:
         StoreError: The run cannot be read.
     """
-    question = config.question
+    question, policy = config.question, config.policy
     if question is None:
         return None
     failures = store.failures(config.run_id)
@@ -49,8 +66,7 @@ def recompute(store: Store, config: PublishedConfig) -> Decision | None:
         for one in config.evidence
         if one.batch_size not in present
     ]
-    policy = config.policy
-    return decide(
+    decision = decide(
         evidence,
         Envelope(
             drafter=question.drafter,
@@ -67,36 +83,77 @@ def recompute(store: Store, config: PublishedConfig) -> Decision | None:
         ),
         candidates={size: arm.config() for size, arm in question.candidates.items()},
     )
+    return Recomputed(decision, {(one.batch_size, one.config): one for one in evidence})
 
 
-def differences(config: PublishedConfig, decision: Decision) -> tuple[str, ...]:
-    """Where a decision is not what was published; empty if it is the same to the letter."""
-    found = []
-    if config.reason != decision.reason:
-        found.append(f"reason: {config.reason!r} was published, {decision.reason!r} was found")
-    published = [
-        (one.batch_size, one.drafter, one.num_speculative_tokens, one.status, one.reason)
-        for one in config.evidence
-    ]
-    again = [
-        (
-            cell.batch_size,
-            cell.chosen.drafter,
-            cell.chosen.num_speculative_tokens,
-            cell.status.value,
-            cell.reason,
-        )
-        for cell in decision.cells
-    ]
-    if len(published) != len(again):
-        found.append(f"{len(published)} batch sizes were published, {len(again)} were found")
-    for before, now in zip(published, again, strict=False):
-        if before != now:
-            found.append(f"batch size {before[0]}: {before[1:]} was published, {now[1:]} was found")
-    ranges = [(cell.bs_lo, cell.bs_hi, cell.num_speculative_tokens) for cell in config.schedule]
-    found_ranges = [
-        (cell.bs_lo, cell.bs_hi, cell.num_speculative_tokens) for cell in decision.schedule
-    ]
-    if ranges != found_ranges:
-        found.append("the schedule is another one")
-    return tuple(found)
+def differences(config: PublishedConfig, again: Recomputed) -> tuple[str, ...]:
+    """Where what was found again is not what was published; empty if all is equal to the bit.
+
+    Compared are the envelope, the schedule, the reasons, and of every measured batch size the arm,
+    its status, the best candidate and both measured gains with their intervals and rates.
+    """
+    published, decision = _of_document(config), again.decision
+    found: dict[str, object] = {
+        "reason": decision.reason,
+        "envelope": (
+            decision.envelope.drafter,
+            decision.envelope.max_num_speculative_tokens,
+            decision.envelope.draft_temperature,
+        ),
+        "schedule": tuple(map(Cell.of, decision.schedule)),
+        "batch sizes": tuple(cell.batch_size for cell in decision.cells),
+    }
+    for cell in decision.cells:
+        found |= dict(_of_cell(cell, again, config.policy.confidence))
+    return tuple(
+        f"{what}: {value} was published, {found.get(what)} was found"
+        for what, value in published.items()
+        if value != found.get(what)
+    )
+
+
+def _of_document(config: PublishedConfig) -> dict[str, object]:
+    """Everything that is compared, by name."""
+    envelope = config.envelope
+    published: dict[str, object] = {
+        "reason": config.reason,
+        "envelope": (
+            envelope.drafter,
+            envelope.max_num_speculative_tokens,
+            envelope.draft_temperature,
+        ),
+        "schedule": config.schedule,
+        "batch sizes": tuple(one.batch_size for one in config.evidence),
+    }
+    for one in config.evidence:
+        at = f"at batch size {one.batch_size}"
+        published |= {
+            f"arm {at}": (one.drafter, one.num_speculative_tokens, one.draft_temperature),
+            f"status {at}": one.status,
+            f"reason {at}": one.reason,
+            f"gain {at}": one.measured,
+            f"best candidate {at}": one.best_candidate,
+            f"its gain {at}": one.best_candidate_measured,
+        }
+    return published
+
+
+def _of_cell(
+    cell: CellDecision, again: Recomputed, confidence: float
+) -> Iterator[tuple[str, object]]:
+    """The same of one decided batch size."""
+
+    def measured(arm: SpeculativeConfig | None) -> Interval | None:
+        estimate = arm and estimate_of(again.evidence, cell.batch_size, arm)
+        return interval(estimate, confidence) if estimate else None
+
+    at, chosen = f"at batch size {cell.batch_size}", cell.chosen
+    yield (
+        f"arm {at}",
+        (chosen.drafter, chosen.num_speculative_tokens, chosen.draft_temperature),
+    )
+    yield f"status {at}", cell.status.value
+    yield f"reason {at}", cell.reason
+    yield f"gain {at}", measured(chosen)
+    yield f"best candidate {at}", cell.best_candidate and Arm.of(cell.best_candidate)
+    yield f"its gain {at}", measured(cell.best_candidate)

@@ -20,7 +20,7 @@ from autotune.document import (
     Target,
     Workload,
 )
-from autotune.figures import interval
+from autotune.figures import estimate_of, interval
 from autotune.tuning.acceptance import AcceptanceProfile
 from autotune.tuning.prior import Prior
 from autotune.tuning.session import Session
@@ -30,7 +30,6 @@ from policies.types import (
     CellEvidence,
     Decision,
     Margins,
-    PairedEstimate,
     Question,
     SpeculativeConfig,
 )
@@ -115,17 +114,7 @@ def build_document(
             draft_temperature=envelope.draft_temperature,
             draft_parameters={} if spec is None else spec.parameters(),
         ),
-        schedule=tuple(
-            Cell(
-                bs_lo=cell.bs_lo,
-                bs_hi=cell.bs_hi,
-                num_speculative_tokens=cell.num_speculative_tokens,
-                off_mode=None if cell.off_mode is None else cell.off_mode.value,
-                measured_at=cell.measured_at,
-                status=cell.status.value,
-            )
-            for cell in decision.schedule
-        ),
+        schedule=tuple(map(Cell.of, decision.schedule)),
         evidence=tuple(
             _evidence(cell, found, acceptance, prior, margins) for cell in decision.cells
         ),
@@ -148,14 +137,7 @@ def _decided_about(question: Question, margins: Margins) -> DecidedAbout:
         drafter=envelope.drafter,
         max_num_speculative_tokens=envelope.max_num_speculative_tokens,
         draft_temperature=envelope.draft_temperature,
-        candidates={
-            size: Arm(
-                drafter=arm.drafter,
-                num_speculative_tokens=arm.num_speculative_tokens,
-                draft_temperature=arm.draft_temperature,
-            )
-            for size, arm in question.candidates.items()
-        },
+        candidates={size: Arm.of(arm) for size, arm in question.candidates.items()},
         weights=None if question.weights is None else dict(question.weights),
         tie_margin=margins.tie,
     )
@@ -169,8 +151,8 @@ def _evidence(
     margins: Margins,
 ) -> CellEvidenceModel:
     chosen, candidate, batch_size = cell.chosen, cell.best_candidate, cell.batch_size
-    estimate = _estimate(found.get((batch_size, _plain(chosen))))
-    best = None if candidate is None else _estimate(found.get((batch_size, candidate)))
+    estimate = estimate_of(found, batch_size, chosen)
+    best = None if candidate is None else estimate_of(found, batch_size, candidate)
     counts = acceptance.replay(chosen) if chosen.speculates else None
     return CellEvidenceModel(
         batch_size=batch_size,
@@ -180,13 +162,7 @@ def _evidence(
         status=cell.status.value,
         reason=cell.reason,
         measured=None if estimate is None else interval(estimate, margins.confidence),
-        best_candidate=None
-        if candidate is None
-        else Arm(
-            drafter=candidate.drafter,
-            num_speculative_tokens=candidate.num_speculative_tokens,
-            draft_temperature=candidate.draft_temperature,
-        ),
+        best_candidate=None if candidate is None else Arm.of(candidate),
         best_candidate_measured=None if best is None else interval(best, margins.confidence),
         predicted_tokens_per_s=prior.tokens_per_s(chosen, batch_size),
         predicted_off_tokens_per_s=prior.off_tokens_per_s(batch_size),
@@ -197,13 +173,3 @@ def _evidence(
         else tuple(float(n) for n in counts.num_accepted_per_pos.sum(dim=0)),
         num_drafts=None if counts is None else float(counts.num_rounds_by_drafts[:, 1:].sum()),
     )
-
-
-def _plain(config: SpeculativeConfig) -> SpeculativeConfig:
-    """An idle drafter is one arm whatever its draft temperature."""
-    return config if config.speculates else SpeculativeConfig(drafter=config.drafter)
-
-
-def _estimate(cell: CellEvidence | None) -> PairedEstimate | None:
-    """Fresh blocks where there are any."""
-    return None if cell is None else cell.validated or cell.explored

@@ -25,6 +25,8 @@ from store.records import FailureRecord, MeasurementRecord, RunRecord
 if TYPE_CHECKING:
     from store.repository import Store
 
+_ALL = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class RebuiltStudy:
@@ -52,8 +54,7 @@ class _NotedTrial:
 def rebuild_studies(store: Store, path: Path, runs: Iterable[RunRecord]) -> list[RebuiltStudy]:
     """Write the studies of some runs into a new file that takes the old one's place.
 
-    The old file may be missing, damaged or of another Optuna version. Whoever has it open keeps
-    the old one until it ends.
+    The old file may be missing, damaged or of another Optuna version.
 
     Args:
         store: Holds the ledger.
@@ -61,9 +62,13 @@ def rebuild_studies(store: Store, path: Path, runs: Iterable[RunRecord]) -> list
         runs: Searches, oldest first.
 
     Raises:
-        ConfigError: The file cannot be written, or the settings of a run are not of this version.
+        ConfigError: A search is running, which writes to the file; it cannot be written; or the
+            settings of a run are not of this version.
         StoreError: A run cannot be read.
     """
+    for run in store.runs(limit=_ALL):
+        if run.kind == "tune" and run.status == "running":
+            raise ConfigError(f"run {run.run_id} is at work on the studies: wait until it ends")
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     rebuilt = []
     try:
@@ -82,7 +87,13 @@ def rebuild_studies(store: Store, path: Path, runs: Iterable[RunRecord]) -> list
 
 
 def _rebuild_run(store: Store, path: Path, run: RunRecord) -> list[RebuiltStudy]:
-    settings = TuneSettings.parse(dict(run.settings))
+    try:
+        settings = TuneSettings.parse(dict(run.settings))
+    except ConfigError as error:
+        raise ConfigError(
+            f"run {run.run_id} has settings of another version ({error}): name the runs to rebuild "
+            "with --run"
+        ) from error
     temperatures: dict[str, list[float | None]] = defaultdict(list)
     for row in store.acceptance(run.run_id):
         if row.draft_temperature not in temperatures[row.drafter]:

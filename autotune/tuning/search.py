@@ -265,15 +265,16 @@ class Search:
         return evidence
 
     def _explore(self) -> None:
-        queue = list(self._known)
+        known = dict(self._known)
         for done in range(self._budget.trials):
             self._forget_failed()
-            cell = queue.pop(0) if queue else self._explorer.propose() or self._unseen()
+            failed = self._ledger.failed
+            known = {cell: who for cell, who in known.items() if cell[1].drafter not in failed}
+            cell = next(iter(known), None) or self._explorer.propose() or self._unseen()
             if cell is None:
                 return
             self._on_trial(done / self._budget.trials, f"{cell[1].label()} at batch {cell[0]}")
-            is_known = done < len(self._known)
-            self._measure(cell, self._known[cell] if is_known else "sampler")
+            self._measure(cell, known.pop(cell, "sampler"))
 
     def _unseen(self) -> Cell | None:
         """A batch size without a block: it must not be decided on predictions alone."""

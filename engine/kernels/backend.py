@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from engine.errors import EngineError
-from engine.kernels.native.library import load
+from engine.kernels.native.bindings import load
 from engine.kernels.packed import packs
 
 Backend = Literal["torch", "onednn", "native"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import NumericError
-from engine.kernels.native.library import Library, load
+from engine.kernels.native.bindings import Library, load
 from engine.kernels.native.sampling import NativeSampling
 from engine.rng import Key, Purpose, uniform
 

@@ -77,15 +77,17 @@ def _proposers(arm: TriedArm) -> str:
 
 def _problems(arm: TriedArm) -> str:
     disturbed = [f"disturbed blocks: {arm.num_disturbed}"] if arm.num_disturbed else []
-    return "; ".join([*arm.failures, *disturbed]) or words.NONE
+    against = ["blocks contradict the replay"] if arm.contradicts_replay else []
+    return "; ".join([*arm.failures, *disturbed, *against]) or words.NONE
 
 
 def _footnotes(explanation: Explanation) -> list[str]:
     lines = [
         "Every speed-up is over speculation off, measured in the same blocks. The best of several "
         "flatters itself in the search, so fresh blocks decide. Intervals join the noise between "
-        "blocks with the choice of requests. Rows were measured at different minutes of the "
-        "machine: compare speed-ups, which are paired, not rates.",
+        "blocks with the choice of requests. Blocks measure how long rounds take; tokens per round "
+        "are those of the replayed answers, unless the blocks contradict them. Rows were measured "
+        "at different minutes of the machine: compare speed-ups, which are paired, not rates.",
     ]
     if explanation.num_predicted:
         lines.append(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.checkpoint.config import ModelConfig
-from engine.kernels.native.library import AttentionStruct, loaded
+from engine.kernels.native.bindings import AttentionStruct, loaded
 from engine.kernels.rotary import RotaryTables
 from engine.kv_cache import KvCache
 from engine.layout import StepLayout

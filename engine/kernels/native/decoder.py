@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.native.attention import NativeAttention
-from engine.kernels.native.library import DecoderLayerStruct, loaded
+from engine.kernels.native.bindings import DecoderLayerStruct, loaded
 from engine.kernels.native.linear import NativeLinear
 
 Products = tuple[NativeLinear, NativeLinear, NativeLinear, NativeLinear]

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from engine.kernels.native.library import LinearStruct, loaded
+from engine.kernels.native.bindings import LinearStruct, loaded
 from engine.large_pages import Arena
 
 _ARENA = Arena()  # of all models: a layer alone is smaller than a large page

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.kernels.native.library import (
+from engine.kernels.native.bindings import (
     DestinationStruct,
     KeysStruct,
     Library,

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import optuna
+import pytest
 
 from autotune.cli import exits
 from store.repository import Store
+from tests.contract.store_samples import NOON, make_run
 from tests.unit.autotune.cli import samples
 from tests.unit.autotune.cli.conftest import Fill, Run
+
+
+@pytest.fixture
+def searched(fill: Fill, store_path: Path) -> None:
+    """A store with a search that has ended."""
+    fill()
+    with Store.open(store_path) as store:
+        store.finish_run(samples.RUN_ID, "done", None, NOON)
 
 
 def test_a_store_without_searches(run: Run, store_path: Path) -> None:
@@ -38,9 +49,9 @@ def test_unknown_run(run: Run, fill: Fill) -> None:
     assert unknown in result.stderr
 
 
-def test_rebuild(run: Run, fill: Fill, store_path: Path) -> None:
+@pytest.mark.usefixtures("searched")
+def test_rebuild(run: Run, store_path: Path) -> None:
     """A study for each batch size of the search, whatever lay there before."""
-    fill()
     path = store_path.parent / "studies.db"
     path.write_text("damaged")
 
@@ -52,3 +63,38 @@ def test_rebuild(run: Run, fill: Fill, store_path: Path) -> None:
     assert sum(study["num_trials"] for study in studies) >= 5
     assert run("studies", "rebuild").stdout.startswith(f"{path}: {len(names)} studies with ")
     assert [one.name for one in path.parent.iterdir() if one.suffix == ".new"] == []
+
+
+@pytest.mark.usefixtures("searched")
+def test_a_running_search_is_left_alone(run: Run, store_path: Path) -> None:
+    """Its studies are being written; one whose process is gone is no reason to wait."""
+    path = store_path.parent / "studies.db"
+    alive = make_run(kind="tune")
+    with Store.open(store_path) as store:
+        store.begin_run(alive)
+
+    refused = run("studies", "rebuild")
+
+    assert refused.exit_code == exits.BAD_INPUT
+    assert f"run {alive.run_id} is at work" in refused.stderr
+    assert not path.exists()
+    with sqlite3.connect(store_path) as connection:
+        connection.execute("UPDATE runs SET owner = 'other:1:2' WHERE run_id = ?", (alive.run_id,))
+    connection.close()
+    assert "is at work" not in run("studies", "rebuild").stderr
+
+
+@pytest.mark.usefixtures("searched")
+def test_settings_of_another_version(run: Run, store_path: Path) -> None:
+    """The line names the run and the setting, and how to rebuild the others."""
+    other = make_run(kind="tune", settings={"batch_sizes": [1], "no_such_setting": 1})
+    with Store.open(store_path) as store:
+        store.begin_run(other)
+        store.finish_run(other.run_id, "done", None, NOON)
+
+    refused = run("studies", "rebuild")
+
+    assert refused.exit_code == exits.BAD_INPUT
+    assert other.run_id in refused.stderr
+    assert "no_such_setting" in refused.stderr
+    assert run("studies", "rebuild", "--run", samples.RUN_ID).exit_code == 0

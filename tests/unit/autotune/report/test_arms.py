@@ -10,7 +10,7 @@ import pytest
 from autotune.report.arms import TriedArm, tried_arms
 from policies.estimate import paired_estimate
 from policies.types import Block, SpeculativeConfig
-from tests.contract.store_samples import make_failure, make_prediction
+from tests.contract.store_samples import make_failure, make_measurement, make_prediction
 from tests.unit.autotune.cli.samples import FAILED, LEDGER, NGRAM, RUN_ID, SKIP, blocks
 
 
@@ -125,3 +125,18 @@ def test_choice_of_requests_widens_the_interval() -> None:
     assert after is not None
     assert after.std_error == pytest.approx(math.hypot(before.std_error, 0.3))
     assert find(wide, 1, SKIP) == find(plain, 1, SKIP)
+
+
+@pytest.mark.parametrize(("expected", "found"), [(130.0, False), (170.0, True), (None, False)])
+def test_blocks_that_contradict_the_replay_are_told(expected: float | None, found: bool) -> None:
+    """The estimate then rests on what was emitted."""
+    rows = [
+        make_measurement(
+            RUN_ID, stage="validate", expected_tokens=expected, candidate_tokens=130 + i
+        )
+        for i in (-2, -1, 0, 0, 0, 1, 1, 1)
+    ]
+    (arm,) = tried_arms(rows)
+    assert arm.contradicts_replay is found
+    assert arm.validated is not None
+    assert arm.validated.candidate_tokens_per_s == pytest.approx(130 / 1.1, rel=1e-3)

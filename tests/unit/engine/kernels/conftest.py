@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from engine.kernels.native import build as build_module
+from engine.kernels.native.bindings import Library, loaded
 from engine.kernels.native.build import build
-from engine.kernels.native.library import Library, loaded
 
 _PLAIN = "-march=x86-64" if platform.machine() == "x86_64" else "-march=native"
 # Without the matrix unit, whose own sums differ from those of vectors.

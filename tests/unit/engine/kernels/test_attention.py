@@ -14,7 +14,7 @@ from engine.checkpoint.config import ModelConfig
 from engine.kernels.attention import TorchAttention, prepare_attention
 from engine.kernels.backend import Backend
 from engine.kernels.native.attention import NativeAttention
-from engine.kernels.native.library import Library
+from engine.kernels.native.bindings import Library
 from engine.kernels.rotary import RotaryTables
 from engine.kv_cache import KvCache
 from engine.layout import StepLayout, make_layout

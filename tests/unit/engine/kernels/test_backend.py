@@ -7,7 +7,7 @@ import torch
 
 from engine.errors import EngineError
 from engine.kernels.backend import Backend, Resolved, fastest_dtype, resolve_backend
-from engine.kernels.native.library import Library
+from engine.kernels.native.bindings import Library
 from engine.kernels.packed import packs
 
 CPU = torch.device("cpu")

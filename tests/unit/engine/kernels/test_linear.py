@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from engine.kernels.backend import Backend, resolve_backend
 from engine.kernels.linear import PackedLinear, make_linear, pack_linears
-from engine.kernels.native.library import Library
+from engine.kernels.native.bindings import Library
 from engine.kernels.packed import packs
 from tests.unit.engine.kernels.linear_problems import Options, Problem, problem
 

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from engine.errors import NumericError, RequestError
-from engine.kernels.native.library import Library
+from engine.kernels.native.bindings import Library
 from engine.kernels.sampling import best_tokens, processed_probs, sample_from, sample_residual
 from engine.sampling import SamplingParams
 from tests.support.laws import dist, midpoints

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.kernels.native import bindings as bindings_module
 from engine.kernels.native import build as build_module
-from engine.kernels.native import library as library_module
+from engine.kernels.native.bindings import Library, load
 from engine.kernels.native.build import BuildError, build
-from engine.kernels.native.library import Library, load
 
 SOURCES = Path(build_module.__file__).parent
 # What is built here is not run for speed.
@@ -284,7 +284,7 @@ def test_openmp_is_the_one_that_torch_uses(monkeypatch: pytest.MonkeyPatch) -> N
 def fresh_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A process that has loaded nothing, with a cache of its own."""
     monkeypatch.setenv("SPECTUNED_CACHE", str(tmp_path))
-    monkeypatch.setattr(library_module, "load", load.__wrapped__)
+    monkeypatch.setattr(bindings_module, "load", load.__wrapped__)
     return tmp_path
 
 
@@ -292,9 +292,9 @@ def test_a_failed_build_is_a_note(fresh_load: Path, monkeypatch: pytest.MonkeyPa
     """The reason is returned, and asking for the library anyway repeats it."""
     monkeypatch.setenv("CXX", "/no/such/compiler")
 
-    assert library_module.load() == "CXX = /no/such/compiler: no such compiler"
+    assert bindings_module.load() == "CXX = /no/such/compiler: no such compiler"
     with pytest.raises(RuntimeError, match="no such compiler"):
-        library_module.loaded()
+        bindings_module.loaded()
 
 
 @pytest.mark.parametrize("content", [b"", b"not a library", b"\x7fELF"])
@@ -304,14 +304,14 @@ def test_a_damaged_file_in_the_cache_is_no_end(content: bytes, fresh_load: Path)
     made.unlink()
     made.write_bytes(content)
 
-    assert isinstance(library_module.load(), Library)
+    assert isinstance(bindings_module.load(), Library)
 
 
 LOADING = """
 import sys
 import torch
 from engine.kernels.native import build as build_module
-from engine.kernels.native.library import load
+from engine.kernels.native.bindings import load
 build_module._FLAGS = tuple(sys.argv[1].split())
 load()
 """

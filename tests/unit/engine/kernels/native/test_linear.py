@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.kernels.linear import RmsNorm, make_linear
-from engine.kernels.native.library import Library
+from engine.kernels.native.bindings import Library
 from tests.unit.engine.kernels.linear_problems import Options, problem
 
 pytestmark = pytest.mark.usefixtures("native")
