@@ -291,6 +291,38 @@ def test_predictions_are_stored_for_every_arm(tuned: Tuned) -> None:
         assert all(row.tokens_per_s > 0 for row in rows)
 
 
+def test_blocks_of_a_search_know_what_replay_expects(tuned: Tuned) -> None:
+    """Of every arm that drafts; idle ones have no luck, and a second measurement takes none."""
+    searched = tuned.store.measurements(tuned.first.run_id)
+    assert all((row.expected_tokens is None) == (row.num_drafts == 0) for row in searched)
+    assert any(row.expected_tokens not in (None, row.candidate_tokens) for row in searched)
+    measured_again = [
+        row
+        for run in tuned.store.runs()
+        if run.kind == "remeasure"
+        for row in tuned.store.measurements(run.run_id)
+    ]
+    assert measured_again
+    assert all(row.expected_tokens is None for row in measured_again)
+
+
+def test_the_rules_of_thumb_and_the_incumbent_are_tried(tuned: Tuned) -> None:
+    """The second search begins with what the first one published and it still has."""
+    second = tuned.store.measurements(tuned.second.run_id)
+    published = {
+        (cell.batch_size, cell.drafter, cell.num_speculative_tokens)
+        for cell in tuned.document.evidence
+        if cell.num_speculative_tokens
+    }
+    asked = {
+        (row.batch_size, row.drafter, row.num_speculative_tokens)
+        for row in second
+        if row.proposed_by == "incumbent"
+    }
+    assert published
+    assert asked == {cell for cell in published if cell[1] in {"ngram", "twin"}}
+
+
 def test_costs_are_stored(tuned: Tuned) -> None:
     """Verify passes, and proposals of every drafter that works."""
     rows = tuned.store.costs(tuned.first.run_id)
