@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import perf_counter
 
@@ -52,7 +53,7 @@ def main() -> None:
         acceptance = profile_drafters(session, progress)
         prior = Prior(acceptance, CostTable(measure_costs(session, acceptance, progress)))
         grid = _begin(session, acceptance, prior) if before is None else before
-        check(grid, session)
+        check(grid, identity(session))
         cells = _cells(session, acceptance)
         bench = PairedBench(session, acceptance, prior)
         blocks = list(grid.blocks)
@@ -69,14 +70,10 @@ def main() -> None:
                 blocks.append(GridBlock.of(number, cell, block, perf_counter() - began))
                 done += 1
                 progress.update(done / total, f"pass {number}: {cell[1].label()} at {cell[0]}")
-                if done % _SAVE_EVERY == 0 or done == total:
-                    _save(
-                        Grid(
-                            conditions=grid.conditions, predictions=grid.predictions, blocks=blocks
-                        )
-                    )
-        _save(Grid(conditions=grid.conditions, predictions=grid.predictions, blocks=blocks))
-    found = Grid(conditions=grid.conditions, predictions=grid.predictions, blocks=blocks)
+                if done % _SAVE_EVERY == 0:
+                    _save(replace(grid, blocks=blocks))
+        found = replace(grid, blocks=blocks)
+        _save(found)
     sys.stdout.write(
         f"{len(found.by_cell())} of {len(cells)} cells, {len(blocks)} blocks, "
         f"{sum(one.disturbed for one in blocks)} disturbed, "
@@ -123,12 +120,9 @@ def _begin(session: Session, acceptance: AcceptanceProfile, prior: Prior) -> Gri
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": commit(),
             "device": session.device.name,
-            "device_fingerprint": session.device.fingerprint,
-            "target_fingerprint": session.target.fingerprint,
-            "workload_fingerprint": session.workload.fingerprint,
             "dtype": session.target.dtype,
             "backend": session.target.backend,
-            "settings": _plain(session.settings),
+            **identity(session),
         },
         predictions=[
             Prediction(
@@ -148,19 +142,24 @@ def _begin(session: Session, acceptance: AcceptanceProfile, prior: Prior) -> Gri
     )
 
 
-def check(grid: Grid, session: Session) -> None:
-    """Blocks of different machines, models or requests do not belong into one grid."""
-    for key, now in (
-        ("device_fingerprint", session.device.fingerprint),
-        ("target_fingerprint", session.target.fingerprint),
-        ("workload_fingerprint", session.workload.fingerprint),
-        ("settings", _plain(session.settings)),
-    ):
-        if grid.conditions[key] != now:
+def check(grid: Grid, now: Mapping[str, object]) -> None:
+    """Blocks of different machines, models or requests do not belong together."""
+    for key, value in now.items():
+        if grid.conditions[key] != value:
             sys.exit(f"{PATH.name}: {key} is another one now: measure it anew with --restart")
 
 
-def _plain(given: TuneSettings) -> dict[str, object]:
+def identity(session: Session) -> dict[str, object]:
+    """What must be the same for two blocks to be comparable."""
+    return {
+        "device_fingerprint": session.device.fingerprint,
+        "target_fingerprint": session.target.fingerprint,
+        "workload_fingerprint": session.workload.fingerprint,
+        "settings": plain(session.settings),
+    }
+
+
+def plain(given: TuneSettings) -> dict[str, object]:
     """Settings without what depends on where the project lies."""
     return {key: value for key, value in given.model_dump(mode="json").items() if key != "drafters"}
 

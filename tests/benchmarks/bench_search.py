@@ -9,6 +9,7 @@ cells flatters itself.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from statistics import median
 from time import monotonic
 
 from autotune.cli.bar import progress_bar
+from autotune.device.detection import detect
 from autotune.document import PublishedConfig
 from autotune.progress import Progress, Stage
 from autotune.tuning.acceptance import profile_drafters
@@ -28,7 +30,7 @@ from autotune.tuning.session import open_session
 from autotune.tuning.tune import tune
 from engine.latency import CostTable
 from store.repository import Store
-from tests.benchmarks.bench_grid import BATCH_SIZES, check, settings
+from tests.benchmarks.bench_grid import BATCH_SIZES, check, identity, plain, settings
 from tests.benchmarks.result import report
 from tests.benchmarks.search_grid import PATH, Grid
 from tests.benchmarks.search_model import block_sd, latency_errors, replay_errors
@@ -98,9 +100,12 @@ def main() -> None:
     grid = Grid.from_json(PATH.read_text(encoding="utf-8"))
     with progress_bar() as progress:
         progress.plan(_plan(options.blocks))
+        device = detect(settings().device).chosen
+        now = {"device_fingerprint": device.fingerprint, "settings": plain(settings())}
+        check(grid, now)  # before the search, which takes long
         found = _search(Watch(progress))
         session = open_session(settings(), progress)
-        check(grid, session)
+        check(grid, identity(session))
         acceptance = profile_drafters(session, progress)
         prior = Prior(acceptance, CostTable(measure_costs(session, acceptance, progress)))
         decided = Table.of(found.document)
@@ -129,16 +134,13 @@ def _search(watch: Watch) -> Found:
             sys.exit("the search had no valid trial")
         document = PublishedConfig.model_validate_json(publication.document)
         blocks = store.measurements(document.run_id)
-        recorded = max(
-            (
-                sum(
-                    row.num_output_tokens
-                    for row in store.acceptance(document.run_id, name)
-                    if (row.num_speculative_tokens, row.draft_temperature) == (1, None)
-                )
-                for name in {row.drafter for row in store.acceptance(document.run_id)}
-            ),
-            default=0,
+        replayed = store.acceptance(document.run_id)
+        first = replayed[0]  # every arm was replayed on all recorded answers
+        recorded = sum(
+            row.num_output_tokens
+            for row in replayed
+            if (row.drafter, row.draft_temperature, row.num_speculative_tokens)
+            == (first.drafter, first.draft_temperature, first.num_speculative_tokens)
         )
         timed = sum(
             row.num_tokens * row.num_samples
@@ -180,7 +182,7 @@ def _summary(
         row = {arm: gain for (at, arm), gain in gains.items() if at == size}
         best = max(row, key=lambda arm: row[arm])
         optima.add(best if row[best] > 0 else None)
-        spreads.append(max(0.0, row[best]) - min(row.values()))
+        spreads.append(1 - math.exp(min(row.values()) - max(0.0, row[best])))
     errors, replayed = latency_errors(grid), replay_errors(grid)
     worst = max(within.values(), key=lambda loss: loss.log_loss)
     return {

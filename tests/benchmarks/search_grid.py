@@ -16,25 +16,43 @@ PATH = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "search_gri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridBlock:
-    """One block of one cell.
+class OfCell:
+    """Something about one cell.
 
     Attributes:
-        pass_number: Which pass over all cells it belongs to.
         batch_size: Rows.
         drafter: Its name.
         num_speculative_tokens: K; 0 is the loaded, idle drafter.
         draft_temperature: None follows the request.
+    """
+
+    batch_size: int
+    drafter: str
+    num_speculative_tokens: int
+    draft_temperature: float | None
+
+    @property
+    def cell(self) -> Cell:
+        """Batch size and arm."""
+        return self.batch_size, SpeculativeConfig(
+            drafter=self.drafter,
+            num_speculative_tokens=self.num_speculative_tokens,
+            draft_temperature=self.draft_temperature,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridBlock(OfCell):
+    """One block of one cell.
+
+    Attributes:
+        pass_number: Which pass over all cells it belongs to.
         baseline_tokens: As in the ledger, and so on.
         wall_s: Seconds of the device that the block took, set-up of its windows included.
         disturbed: Others used the processors: the block says nothing.
     """
 
     pass_number: int
-    batch_size: int
-    drafter: str
-    num_speculative_tokens: int
-    draft_temperature: float | None
     baseline_tokens: int
     baseline_s: float
     candidate_tokens: int
@@ -65,15 +83,6 @@ class GridBlock:
         )
 
     @property
-    def cell(self) -> Cell:
-        """Batch size and arm."""
-        return self.batch_size, SpeculativeConfig(
-            drafter=self.drafter,
-            num_speculative_tokens=self.num_speculative_tokens,
-            draft_temperature=self.draft_temperature,
-        )
-
-    @property
     def num_target_tokens(self) -> int:
         """Tokens that the target emitted for it, both arms together."""
         return self.baseline_tokens + self.candidate_tokens
@@ -90,37 +99,20 @@ class GridBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(OfCell):
     """What the prior says about one cell before any block.
 
     Attributes:
-        batch_size: Rows.
-        drafter: Its name.
-        num_speculative_tokens: K.
-        draft_temperature: None follows the request.
         tokens_per_s: Predicted rate.
         off_tokens_per_s: Predicted rate without speculation.
         request_std_error: Of the log gain, from the choice of requests.
         tokens_per_round: By replay.
     """
 
-    batch_size: int
-    drafter: str
-    num_speculative_tokens: int
-    draft_temperature: float | None
     tokens_per_s: float
     off_tokens_per_s: float
     request_std_error: float
     tokens_per_round: float
-
-    @property
-    def cell(self) -> Cell:
-        """Batch size and arm."""
-        return self.batch_size, SpeculativeConfig(
-            drafter=self.drafter,
-            num_speculative_tokens=self.num_speculative_tokens,
-            draft_temperature=self.draft_temperature,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

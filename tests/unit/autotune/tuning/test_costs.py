@@ -84,6 +84,18 @@ def cost_cell(kind: str, drafter: str | None, k: int, seconds: float) -> CostCel
     )
 
 
+def costs_by_hand() -> CostTable:
+    """10 ms for a plain step, 5 ms for each draft in it, and 1 ms for drafting it."""
+    return CostTable(
+        [
+            cost_cell("verify", None, 0, 0.010),
+            cost_cell("verify", None, 4, 0.030),
+            cost_cell("draft", "draft", 1, 0.001),
+            cost_cell("draft", "draft", 4, 0.004),
+        ]
+    )
+
+
 def test_every_arm_can_be_predicted_from_them() -> None:
     """Positive rates for every arm at every batch size; an idle drafter costs nothing."""
     session = session_of()
@@ -102,15 +114,7 @@ def test_a_prediction_by_hand() -> None:
     """Rows times tau over (verify + draft), with the tokens that a round verifies on average."""
     session = session_of()
     acceptance = profile_drafters(session, Silent())
-
-    table = CostTable(
-        [
-            cost_cell("verify", None, 0, 0.010),
-            cost_cell("verify", None, 4, 0.030),
-            cost_cell("draft", "draft", 1, 0.001),
-            cost_cell("draft", "draft", 4, 0.004),
-        ]
-    )
+    table = costs_by_hand()
     arm = SpeculativeConfig(drafter="draft", num_speculative_tokens=2)
     counts = acceptance.replay(arm)
 
@@ -129,14 +133,7 @@ def test_expected_tokens_of_a_window_by_hand() -> None:
     """
     session = session_of()
     acceptance = profile_drafters(session, Silent())
-    table = CostTable(
-        [
-            cost_cell("verify", None, 0, 0.010),
-            cost_cell("verify", None, 4, 0.030),
-            cost_cell("draft", "draft", 1, 0.001),
-            cost_cell("draft", "draft", 4, 0.004),
-        ]
-    )
+    table = costs_by_hand()
     arm = SpeculativeConfig(drafter="draft", num_speculative_tokens=2)
     counts = acceptance.replay(arm)
     tally = Tally(num_tokens=1, num_rounds=40, seconds=1.0, num_draft_tokens=60)
