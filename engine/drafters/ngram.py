@@ -64,8 +64,8 @@ class NgramDrafter:
         self._indices = [NgramIndex(min_n, max_n) for _ in range(num_slots)]
 
     def admit(self, slot: int, sequence: Sequence, features: Tensor) -> None:
-        """Begin anew."""
-        self.restore(slot, sequence, None)
+        """Forget what the slot held; the next proposal indexes the tokens."""
+        self._indices[slot] = NgramIndex(self._min_n, self._max_n)
 
     def propose(
         self,
@@ -93,8 +93,9 @@ class NgramDrafter:
         return None
 
     def restore(self, slot: int, sequence: Sequence, snapshot: DrafterSnapshot | None) -> None:
-        """Forget what the slot held; the next proposal indexes the tokens."""
+        """Index all tokens at once: a sequence in the middle of its answer has long paid for it."""
         self._indices[slot] = NgramIndex(self._min_n, self._max_n)
+        self._indices[slot].extend(sequence.tokens)
 
     @property
     def num_bytes(self) -> int:

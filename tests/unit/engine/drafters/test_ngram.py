@@ -127,6 +127,16 @@ def test_restoring_is_admitting() -> None:
     assert drafter.num_bytes == 0
 
 
+def test_restoring_leaves_no_work_to_the_next_round() -> None:
+    """Blocks start in the middle of answers, where a server has long indexed the tokens before."""
+    drafter = NgramDrafter("ngram", 1, min_n=1, max_n=1)
+    running = sequence(1, 2, 3, 1)
+    drafter.restore(0, running, None)
+    running.tokens[0] = 7  # an index that is built only now would not find the newest token
+
+    assert drafter.propose([0], [running], [2], None).tokens == [[2, 3]]
+
+
 @pytest.mark.parametrize(("min_n", "max_n"), [(0, 2), (3, 2), (-1, -1)])
 def test_impossible_sizes_are_refused(min_n: int, max_n: int) -> None:
     """The message names both."""
